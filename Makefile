@@ -1,0 +1,56 @@
+# Every target sets up what it needs. `make` alone lists them.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# pip's own notices are no news here; a hash that does not match still stops the build.
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test test-peers check format bench schema lock clean
+
+help: ## list the targets
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+setup: $(VENV)/.ready ## make .venv from the lock files
+
+$(VENV)/.ready: ops/requirements-test.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed; set PYTHON=python3.x") if sys.version_info < (3, 11) else None'
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(PIP) install --require-hashes -r ops/requirements-test.lock
+	$(PIP) install --no-build-isolation --no-deps -e .
+	@touch $@
+
+$(VENV)/.peers: $(VENV)/.ready ops/requirements-peers.lock
+	$(PIP) install --require-hashes -r ops/requirements-peers.lock
+	@touch $@
+
+demo: setup ## the main job on real input, in about half a minute
+	@$(BIN)/python -m ops.demo
+
+test: setup ## the whole test suite
+	$(BIN)/python -m pytest
+
+test-peers: $(VENV)/.peers ## the suite against real issuers and stores; says by name what it skipped
+	$(BIN)/python -m pytest tests/peers -n 0
+
+check: setup ## format, lint, strict types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: setup ## rewrite the sources in the house format
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix-only .
+
+bench: $(VENV)/.peers ## measure against real peers in the same run (a few minutes)
+	@$(BIN)/python -m ops.bench
+
+schema: setup ## write config/grants.schema.json anew from the types
+	$(BIN)/python -m config.schema > config/grants.schema.json
+
+lock: ## write the lock files anew (needs uv)
+	for f in requirements requirements-test requirements-peers; do \
+	  uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links -q ops/$$f.in -o ops/$$f.lock; done
+
+clean: ## remove what the other targets made
+	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis

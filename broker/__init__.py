@@ -1,0 +1,1 @@
+"""Enforcement: the program that checks each call against a grant, attaches a credential and forwards it."""
