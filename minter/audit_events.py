@@ -1,0 +1,176 @@
+"""What the audit log may say: every event's code, its meaning and its fields, as an allow list.
+
+An unknown code or field, or a field of another type, raises: a new kind of data cannot slip into the log. No field
+holds a path, a query, a body, a credential or a run parameter's value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+Value = str | int | float | bool | list[str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class EventType:
+    """What an event means and which fields it may have; a field that is not given is left out."""
+
+    doc: str
+    fields: frozenset[str]
+
+
+#: Every field, its types and its meaning. Fields that end in ``_at`` take seconds and are written as RFC 3339.
+FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
+    "lease_id": ((str,), "the lease"),
+    "run_id": ((str,), "the run"),
+    "broker": ((str,), "id of the broker that asked"),
+    "caller": ((str,), "id of the caller that opened the run, as the broker reports it"),
+    "profile": ((str,), "name of the profile in the grants file"),
+    "kind": ((str,), "token kind"),
+    "params_digest": ((str,), "keyed digest of the run parameters"),
+    "origin": ((str,), "the upstream's origin"),
+    "origins": ((list,), "the upstream origins that a key is pinned to"),
+    "grant_digest": ((str,), "digest of the profile as it was granted"),
+    "grants_digest": ((str,), "digest of the whole grants file"),
+    "fingerprint": ((str,), "fingerprint of a credential or key"),
+    "expires_at": ((int, float), "when the credential's lease ends"),
+    "how": ((str,), "how a credential ended: upstream_deleted, accepted_async, expired_only, key_still_valid"),
+    "reason": ((str,), "why, as a short word"),
+    "code": ((str,), "problem code of a refusal or failure"),
+    "attempts": ((int,), "attempts made so far"),
+    "next_attempt_at": ((int, float), "when the next attempt is due"),
+    "trace_id": ((str,), "the orchestrator's trace id"),
+    "reported_by": ((str,), "who said so, when it was not the minter itself"),
+    "ended": ((str,), "why a run ended"),
+    "calls": ((int,), "calls that were forwarded"),
+    "denied": ((int,), "calls that were refused"),
+    "shed": ((int,), "calls that were shed by an open breaker"),
+    "by_route": ((list,), "calls per granted route: 'profile METHOD /template count'"),
+    "alias": ((str,), "alias of a custody key"),
+    "key_alias": ((str,), "custody key that a credential was made with"),
+    "key_version": ((int,), "version of that key"),
+    "key_versions": ((list,), "custody keys that a credential was made with: 'alias@version'"),
+    "version": ((int,), "version of a custody key"),
+    "source": ((str,), "name of the source's kind, never the reference behind it"),
+    "algorithm": ((str,), "signature algorithm"),
+    "retire_at": ((int, float), "when a version may be destroyed"),
+    "publish_until_at": ((int, float), "until when a version is published before it signs"),
+    "forced": ((bool,), "the operator skipped a waiting time"),
+    "uid": ((int,), "operating system's user id of the peer"),
+    "operation": ((str,), "what was asked for: a route template of the admin or broker API"),
+    "principal": ((str,), "id in brokers.json"),
+    "program": ((str,), "program and version"),
+    "count": ((int,), "how many"),
+    "faults": ((int,), "how many faults were found"),
+    "profiles": ((int,), "how many profiles are loaded"),
+    "keys": ((int,), "how many custody keys are loaded"),
+    "brokers": ((int,), "how many brokers are known"),
+    "installation": ((str,), "id of the installation that the log belongs to"),
+    "torn_bytes": ((int,), "bytes of an unfinished last line that were cut off"),
+    "torn_sha256": ((str,), "SHA-256 of those bytes"),
+    "behind_s": ((int, float), "seconds by which the wall clock stands behind the line before"),
+}
+
+_LEASE: Final = ("lease_id", "broker", "run_id", "caller", "profile", "kind", "trace_id")
+_ASKED: Final = ("params_digest", "origin", "grant_digest")
+_MADE: Final = ("fingerprint", "expires_at", "key_alias", "key_version", "key_versions")
+_KEY: Final = ("alias", "version", "fingerprint", "algorithm", "source", "uid", "forced")
+
+
+def _event(doc: str, *fields: str) -> EventType:
+    unknown = set(fields) - FIELDS.keys()
+    if unknown:
+        raise ValueError(f"fields without a meaning: {sorted(unknown)}")
+    return EventType(doc, frozenset(fields))
+
+
+EVENTS: Final[Mapping[str, EventType]] = {
+    # --- the log itself ---
+    "audit.opened": _event("First line of a log: it belongs to this installation.", "installation"),
+    "audit.healed": _event(
+        "The end of the log was unfinished (power loss, full disk) and was cut off.", "torn_bytes", "torn_sha256"
+    ),
+    "clock.went-back": _event("The wall clock stands before the line before this one.", "behind_s"),
+    # --- the service ---
+    "service.started": _event("The minter is ready.", "program", "profiles", "keys", "brokers", "grants_digest", "uid"),
+    "service.stopped": _event("The minter stopped in order.", "reason", "count"),
+    "service.reloaded": _event(
+        "Grants, brokers and secrets were read anew.", "profiles", "keys", "brokers", "grants_digest", "uid"
+    ),
+    "reload.refused": _event("A reload did not load; the old state goes on.", "faults", "uid"),
+    # --- leases ---
+    "lease.intent": _event("A credential is about to be made upstream.", *_LEASE, *_ASKED),
+    "lease.requested": _event("A broker asked for a credential.", *_LEASE, *_ASKED),
+    "lease.minted": _event("A credential was made and may be released.", *_LEASE, *_ASKED, *_MADE),
+    "lease.reissued": _event("A live lease was handed out again.", *_LEASE, *_ASKED, *_MADE),
+    "lease.refused": _event("A broker asked and was refused.", *_LEASE, *_ASKED, "code"),
+    "lease.mint-failed": _event("The issuer or the source failed.", *_LEASE, *_ASKED, "code", "attempts", "reason"),
+    "lease.orphaned": _event(
+        "The minter stopped between mint and commit: a credential may exist that nobody holds.", *_LEASE, "reason"
+    ),
+    "lease.expired": _event("A lease reached its end.", *_LEASE, "how", "reason", "fingerprint"),
+    "lease.revoked": _event(
+        "A lease was ended before its time.", *_LEASE, "how", "reason", "fingerprint", "attempts", "uid"
+    ),
+    "lease.revoke-failed": _event(
+        "A revocation failed and is tried again.", *_LEASE, "reason", "code", "attempts", "next_attempt_at"
+    ),
+    "lease.irrevocable": _event("A revocation kept failing.", *_LEASE, "reason", "code", "attempts", "next_attempt_at"),
+    "run.recorded": _event(
+        "A broker reported the counts of a run that ended.",
+        *("run_id", "broker", "caller", "reported_by", "ended", "calls", "denied", "shed", "by_route", "trace_id"),
+    ),
+    # --- custody ---
+    "key.created": _event("A custody key was loaded for the first time.", *_KEY),
+    "key.changed": _event("A source holds another value than before, without a rotation.", *_KEY),
+    "key.pinned": _event("A key was used for an origin for the first time and is pinned to it.", "alias", "origin"),
+    "key.rebound": _event("An operator pinned a key to other origins.", "alias", "origins", "uid"),
+    "key.rotation-prepared": _event("A new version is in its source and was read back.", *_KEY),
+    "key.rotation-published": _event("A new verification key is published.", *_KEY, "publish_until_at"),
+    "key.rotation-activated": _event("A new version took over; the one before is retiring.", *_KEY, "retire_at"),
+    "key.retired": _event("A retiring version has no live lease any more or reached its deadline.", *_KEY, "reason"),
+    "key.destroyed": _event("A retired version was deleted from its source.", *_KEY),
+    "key.destroy-failed": _event("A retired version could not be deleted from its source.", *_KEY, "reason"),
+    "key.rotation-aborted": _event("A rotation was given up before the new version took over.", *_KEY, "reason"),
+    # --- who may do what ---
+    "access.denied": _event(
+        "A bad broker credential, a wrong peer, or not an operator.", "code", "uid", "operation", "principal", "broker"
+    ),
+    "leases.mass-revoked": _event("An operator ended many leases at once.", "uid", "count", "reason"),
+    "broker.created": _event("A broker credential was issued.", "principal", "uid"),
+    "broker.rotated": _event("A broker credential was replaced.", "principal", "uid"),
+    "broker.revoked": _event("A broker credential was withdrawn.", "principal", "uid"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened; the log adds ``seq``, ``at`` and ``prev``.
+
+    Errors: ``ValueError`` for a code or field outside the allow list, or of another type. The message names the
+    field, never its value.
+
+    >>> Event("key.pinned", {"alias": "cf-parent", "origin": "https://api.example.com"}).code
+    'key.pinned'
+    """
+
+    code: str
+    fields: Mapping[str, Value]
+
+    def __post_init__(self) -> None:
+        kind = EVENTS.get(self.code)
+        if kind is None:
+            raise ValueError("the audit log knows no such event")
+        for name, value in self.fields.items():
+            if name not in kind.fields:
+                raise ValueError(f"event {self.code} has no field {name!r}")
+            if value is None:
+                continue
+            types = FIELDS[name][0]
+            # bool is an int in Python: True where a count belongs is a mistake, not a number.
+            if type(value) not in types:
+                raise ValueError(f"event {self.code}: field {name!r} has a value of type {type(value).__name__}")
+            if type(value) is list and not all(type(item) is str for item in value):
+                raise ValueError(f"event {self.code}: field {name!r} is not a list of text")

@@ -1,0 +1,142 @@
+"""The minter's tables (SQLAlchemy Core). The migrations under ``minter/migrations`` are written from them.
+
+Instants are seconds since the epoch in ``*_at`` columns. JSON stands as text that msgspec wrote, so that reading
+a row costs no parsing nobody asked for. No column holds a secret: live values are in memory, keys in their sources.
+Two rules that a programming mistake must not be able to break are indexes here: one live lease per (broker, run,
+profile), and one active and one prepared version per custody key.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Float,
+    ForeignKey,
+    Index,
+    Integer,
+    MetaData,
+    PrimaryKeyConstraint,
+    Table,
+    Text,
+    text,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(column_0_label)s",
+        "uq": "uq_%(table_name)s_%(column_0_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _where(condition: str) -> dict[str, ColumnElement[bool]]:
+    clause = text(condition)
+    return {"sqlite_where": clause, "postgresql_where": clause}  # type: ignore[dict-item]
+
+
+#: Small facts about this installation, by name (:data:`META`). Binary values stand as hexadecimal text.
+meta = Table(
+    "meta",
+    metadata,
+    Column("name", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+#: The names that may stand in ``meta``, and what they mean.
+META = {
+    "installation": "random id of this installation; the audit log's first line is bound to it",
+    "fingerprint_key": "32 random bytes: key of the HMAC behind fingerprints of static secrets",
+    "params_key": "32 random bytes: key of the HMAC behind digests of run parameters",
+    "highest_wall": "highest wall time seen, in seconds since the epoch",
+}
+
+#: ``state``: intent, active, revoking, revoked, expired, orphan_suspect or irrevocable (DESIGN section 7).
+leases = Table(
+    "leases",
+    metadata,
+    Column("id", Text, primary_key=True),
+    Column("broker", Text, nullable=False),
+    Column("run_id", Text, nullable=False),
+    Column("caller", Text, nullable=False),
+    Column("profile", Text, nullable=False),
+    Column("params_digest", Text, nullable=False),
+    Column("origin", Text, nullable=False),
+    Column("grant_digest", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("how", Text, nullable=False, server_default=""),
+    Column("fingerprint", Text, nullable=False, server_default=""),
+    Column("created_at", Float, nullable=False),
+    Column("expires_at", Float, nullable=False),
+    Column("boot_expires_at", Float, nullable=False),
+    Column("boot_id", Text, nullable=False),
+    Column("run_ends_at", Float, nullable=False),
+    # The first custody key that the credential was made with; none for a kind that uses no key.
+    Column("key_alias", Text),
+    Column("key_version", Integer),
+    # JSON of the token object as it was granted: a lease stays revocable when its profile is gone.
+    Column("token", Text, nullable=False),
+    Column("attempts", Integer, nullable=False, server_default="0"),
+    Column("next_attempt_at", Float),
+    Column("ended_at", Float),
+    Column("end_reason", Text, nullable=False, server_default=""),
+    Column("trace_id", Text),
+    Index("ix_leases_state_expires_at", "state", "expires_at"),
+    Index("ix_leases_key", "key_alias", "key_version", "state"),
+    Index(
+        "uq_leases_live",
+        "broker",
+        "run_id",
+        "profile",
+        unique=True,
+        **_where("state IN ('intent', 'active')"),  # type: ignore[arg-type]
+    ),
+)
+
+#: One row for each alias that was ever loaded; ``origins`` is a JSON list, the pins.
+custody_keys = Table(
+    "custody_keys",
+    metadata,
+    Column("alias", Text, primary_key=True),
+    Column("purpose", Text, nullable=False, server_default=""),
+    Column("owner", Text, nullable=False, server_default=""),
+    Column("origins", Text, nullable=False, server_default="[]"),
+    Column("created_at", Float, nullable=False),
+    Column("last_used_at", Float),
+    Column("last_rotated_at", Float),
+    Column("uses", Integer, nullable=False, server_default="0"),
+)
+
+#: ``phase``: prepared, active, retiring or destroyed. ``retire_at``: when a retiring version's last token has ended.
+key_versions = Table(
+    "key_versions",
+    metadata,
+    Column("alias", Text, ForeignKey("custody_keys.alias"), nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("source_ref", Text, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+    Column("algorithm", Text, nullable=False, server_default=""),
+    Column("public_jwk", Text),
+    Column("created_at", Float, nullable=False),
+    Column("published_at", Float),
+    Column("activated_at", Float),
+    Column("retire_at", Float),
+    Column("destroyed_at", Float),
+    PrimaryKeyConstraint("alias", "version"),
+    Index("uq_key_versions_active", "alias", unique=True, **_where("phase = 'active'")),  # type: ignore[arg-type]
+    Index("uq_key_versions_prepared", "alias", unique=True, **_where("phase = 'prepared'")),  # type: ignore[arg-type]
+)
+
+#: One row (``id`` 1): the last line of the audit log that the store knows was synced, against truncation.
+audit_head = Table(
+    "audit_head",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("seq", Integer, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("at", Float, nullable=False),
+)
