@@ -1,0 +1,234 @@
+"""The settings of both programs: every name of ``minter.toml`` and ``broker.toml``, its default and its meaning.
+
+Pure types: ``config/load.py`` reads the files. Unknown names are faults; relative paths count from the file's own
+folder; each value can be overridden from the environment (``BROKER_STATE``, ``MINTER_LIMITS__MINT_RATE``).
+Durations are seconds or a text such as ``15m`` and are seconds once loaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, Self
+
+import msgspec
+
+from config.durations import parse_duration
+
+Duration = float | str
+Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+
+
+class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What all tables of settings share: durations become seconds, relative paths are anchored.
+
+    ``DURATIONS``, ``PATHS`` (plain paths) and ``REFERENCES`` (``scheme:path``, or a list of them) name the fields.
+    """
+
+    DURATIONS: ClassVar[tuple[str, ...]] = ()
+    PATHS: ClassVar[tuple[str, ...]] = ()
+    REFERENCES: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        for name in self.DURATIONS:
+            value = getattr(self, name)
+            if value is not None:
+                try:
+                    seconds = parse_duration(value)
+                except ValueError as error:
+                    raise ValueError(f"{name}: {error}") from None
+                msgspec.structs.force_setattr(self, name, seconds)
+
+    def anchored(self, base: Path) -> Self:
+        """Return the same settings with every relative path made absolute from ``base``."""
+        changes: dict[str, Any] = {}
+        for name in self.__struct_fields__:
+            value = getattr(self, name)
+            if isinstance(value, _Settings):
+                changes[name] = value.anchored(base)
+            elif isinstance(value, dict):
+                changes[name] = {k: v.anchored(base) if isinstance(v, _Settings) else v for k, v in value.items()}
+            elif name in self.PATHS and value:
+                changes[name] = str(base / value)
+            elif name in self.REFERENCES and value:
+                one = isinstance(value, str)
+                anchored = [_anchor(reference, base) for reference in ([value] if one else value)]
+                changes[name] = anchored[0] if one else anchored
+        return msgspec.structs.replace(self, **changes)
+
+
+def _anchor(reference: str, base: Path) -> str:
+    scheme, colon, path = reference.partition(":")
+    if colon and scheme in ("unix", "file", "sqlite") and path:
+        return f"{scheme}:{base / path}"
+    return reference
+
+
+class TlsSettings(_Settings, frozen=True, kw_only=True):
+    """Certificates of the ``tls:`` listeners, PEM files. ``client_ca`` asks callers for a certificate (mTLS)."""
+
+    PATHS: ClassVar = ("certificate", "key", "client_ca")
+
+    certificate: str = ""
+    key: str = ""
+    client_ca: str = ""
+
+
+class ListenSettings(_Settings, frozen=True, kw_only=True):
+    """Limits of how a program listens. They hold before a request reaches the program's own code.
+
+    ``max_connections`` is a listener group's; ``header_deadline`` is for the whole head of a request,
+    ``body_deadline`` for a pause within its body, ``keep_alive`` for an idle connection; ``max_header_bytes`` counts
+    the whole head.
+    """
+
+    DURATIONS: ClassVar = ("header_deadline", "body_deadline", "keep_alive")
+
+    max_connections: Positive = 2048
+    max_header_bytes: Positive = 32768
+    max_headers: Positive = 100
+    max_target_bytes: Positive = 8192
+    header_deadline: Duration = 10.0
+    body_deadline: Duration = 30.0
+    keep_alive: Duration = 75.0
+
+
+class UpstreamSettings(_Settings, frozen=True, kw_only=True):
+    """How the broker calls APIs.
+
+    ``header_timeout`` is for the first byte of an answer after the call was sent, ``idle_timeout`` for a pause
+    within it. ``ca_file`` replaces the system's certificate authorities. ``max_connections`` is per origin.
+    """
+
+    DURATIONS: ClassVar = ("connect_timeout", "header_timeout", "idle_timeout", "keep_alive")
+    PATHS: ClassVar = ("ca_file",)
+
+    connect_timeout: Duration = 5.0
+    header_timeout: Duration = 60.0
+    idle_timeout: Duration = 300.0
+    keep_alive: Duration = 30.0
+    max_connections: Positive = 256
+    ca_file: str = ""
+
+
+class BrokerSettings(_Settings, frozen=True, kw_only=True):
+    """``broker.toml``.
+
+    ``listen``: ``HOST:PORT``, ``unix:PATH`` or ``tls:HOST:PORT``. ``public_url`` forms the base URLs that runs get,
+    for containers and other hosts; empty: the first listener's. ``hosts``: further Host names that are answered.
+    ``minter``: ``unix:PATH`` or ``tls:HOST:PORT``; ``minter_credential``: ``file:``, ``credential:`` (systemd) or
+    ``fd:N`` (an inherited pipe, read once). ``operator_uids``: who may use ``admin_listen``; default root and the
+    broker's own user. ``max_runs`` is per caller. ``drain``: how long open calls may go on after SIGTERM.
+    """
+
+    PREFIX: ClassVar = "BROKER_"
+    DURATIONS: ClassVar = ("drain",)
+    PATHS: ClassVar = ("grants", "callers")
+    REFERENCES: ClassVar = ("listen", "admin_listen", "minter", "minter_credential", "state")
+
+    listen: list[str] = ["127.0.0.1:8090"]
+    public_url: str = ""
+    hosts: list[str] = []
+    grants: str = "grants.json"
+    callers: str = "callers.json"
+    minter: str = "unix:run/minter.sock"
+    minter_credential: str = "file:run/broker.credential"
+    state: str = "sqlite:state/broker.db"
+    admin_listen: list[str] = ["unix:run/broker-admin.sock"]
+    operator_uids: list[int] | None = None
+    max_runs: Positive = 100
+    drain: Duration = 10.0
+    allow_root: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    placements: list[str] = []
+    limits: ListenSettings = ListenSettings()
+    upstream: UpstreamSettings = UpstreamSettings()
+    tls: TlsSettings = TlsSettings()
+    minter_tls: TlsSettings = TlsSettings()
+
+
+class KeySettings(_Settings, frozen=True, kw_only=True):
+    """``[keys.ALIAS]``: one custody key.
+
+    ``source``: where version 1 lives: ``env:NAME``, ``keyring:SERVICE/USER``, ``file:PATH``, ``credential:NAME``
+    or ``fd:N``; later versions have the same place with ``.vN`` behind it. ``use`` is ``static`` for a secret that
+    somebody else issued and ``signing`` for a key of ours, which the minter makes when it is missing.
+    ``algorithm`` is for signing keys. ``origins`` pins the key; empty: pinned at first use. ``rotate_every`` is the
+    period that the reports compare its age with.
+    """
+
+    DURATIONS: ClassVar = ("rotate_every",)
+    REFERENCES: ClassVar = ("source",)
+
+    source: str
+    use: Literal["static", "signing"] = "static"
+    algorithm: Literal["EdDSA", "ES256", "RS256", "HS256"] = "EdDSA"
+    owner: str = ""
+    purpose: str = ""
+    origins: list[str] = []
+    rotate_every: Duration | None = None
+
+
+class CommandSettings(_Settings, frozen=True, kw_only=True):
+    """``[commands.NAME]``: a credential helper for kind ``exec``.
+
+    ``argv`` starts with an absolute path; ``env`` is the helper's whole environment. ``max_output`` is in bytes.
+    """
+
+    DURATIONS: ClassVar = ("timeout",)
+
+    argv: Annotated[list[str], msgspec.Meta(min_length=1)]
+    env: dict[str, str] = {}
+    timeout: Duration = 10.0
+    max_output: Positive = 65536
+
+
+class LeaseLimits(_Settings, frozen=True, kw_only=True):
+    """Caps per broker and profile: live leases, and new ones per second (``mint_burst`` at once)."""
+
+    max_live: Positive = 100_000
+    mint_rate: Positive = 5_000
+    mint_burst: Positive = 5_000
+
+
+class MinterSettings(_Settings, frozen=True, kw_only=True):
+    """``minter.toml``.
+
+    ``listen`` serves brokers, ``admin_listen`` operators and auditors (by peer uid), ``public_listen`` JWKS and
+    introspection. With ``socket_group`` the sockets are 0660 in a 0750 directory of that group. ``issuer`` is the
+    ``iss`` of our own tokens. ``safety_margin``: with less left a credential is not handed out again.
+    ``verifier_cache``: how long a signing key is published before it signs. ``kinds`` and ``sources`` name the
+    third-party plugins that may load: installed is not trusted. ``rotation_overlap``: how long the previous value
+    of a static secret is kept when no other time is given.
+    """
+
+    PREFIX: ClassVar = "MINTER_"
+    DURATIONS: ClassVar = ("drain", "safety_margin", "keyring_timeout", "verifier_cache", "rotation_overlap")
+    PATHS: ClassVar = ("grants", "brokers", "audit")
+    REFERENCES: ClassVar = ("listen", "admin_listen", "public_listen", "state")
+
+    listen: list[str] = ["unix:run/minter.sock"]
+    socket_group: str = ""
+    grants: str = "grants.json"
+    brokers: str = "brokers.json"
+    state: str = "sqlite:state/minter.db"
+    audit: str = "state/audit.jsonl"
+    admin_listen: list[str] = ["unix:run/minter-admin.sock"]
+    public_listen: list[str] = []
+    operator_uids: list[int] | None = None
+    auditor_uids: list[int] = []
+    issuer: str = "urn:minter-broker:minter"
+    keys: dict[str, KeySettings] = {}
+    commands: dict[str, CommandSettings] = {}
+    lease_limits: LeaseLimits = LeaseLimits()
+    safety_margin: Duration = 30.0
+    keyring_timeout: Duration = 5.0
+    verifier_cache: Duration = 330.0
+    rotation_overlap: Duration = 86400.0
+    drain: Duration = 10.0
+    allow_root: bool = False
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    kinds: list[str] = []
+    sources: list[str] = []
+    limits: ListenSettings = ListenSettings()
+    tls: TlsSettings = TlsSettings()
