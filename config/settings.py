@@ -64,6 +64,11 @@ def _anchor(reference: str, base: Path) -> str:
     return reference
 
 
+def _listed(values: list[str]) -> Any:
+    """Give each object a list of its own as the default."""
+    return msgspec.field(default_factory=lambda: list(values))
+
+
 class TlsSettings(_Settings, frozen=True, kw_only=True):
     """Certificates of the ``tls:`` listeners, PEM files. ``client_ca`` asks callers for a certificate (mTLS)."""
 
@@ -126,7 +131,7 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
     PATHS: ClassVar = ("grants", "callers")
     REFERENCES: ClassVar = ("listen", "admin_listen", "minter", "minter_credential", "state")
 
-    listen: list[str] = ["127.0.0.1:8090"]
+    listen: list[str] = _listed(["127.0.0.1:8090"])
     public_url: str = ""
     hosts: list[str] = []
     grants: str = "grants.json"
@@ -134,7 +139,7 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
     minter: str = "unix:run/minter.sock"
     minter_credential: str = "file:run/broker.credential"
     state: str = "sqlite:state/broker.db"
-    admin_listen: list[str] = ["unix:run/broker-admin.sock"]
+    admin_listen: list[str] = _listed(["unix:run/broker-admin.sock"])
     operator_uids: list[int] | None = None
     max_runs: Positive = 100
     drain: Duration = 10.0
@@ -207,13 +212,13 @@ class MinterSettings(_Settings, frozen=True, kw_only=True):
     PATHS: ClassVar = ("grants", "brokers", "audit")
     REFERENCES: ClassVar = ("listen", "admin_listen", "public_listen", "state")
 
-    listen: list[str] = ["unix:run/minter.sock"]
+    listen: list[str] = _listed(["unix:run/minter.sock"])
     socket_group: str = ""
     grants: str = "grants.json"
     brokers: str = "brokers.json"
     state: str = "sqlite:state/minter.db"
     audit: str = "state/audit.jsonl"
-    admin_listen: list[str] = ["unix:run/minter-admin.sock"]
+    admin_listen: list[str] = _listed(["unix:run/minter-admin.sock"])
     public_listen: list[str] = []
     operator_uids: list[int] | None = None
     auditor_uids: list[int] = []

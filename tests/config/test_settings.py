@@ -1,0 +1,89 @@
+"""Settings load whole or not at all, and every fault is told with its place."""
+
+from __future__ import annotations
+
+import pytest
+
+from config.errors import ConfigurationError
+from config.load import load_settings
+from config.settings import BrokerSettings, MinterSettings
+
+
+def test_an_empty_file_gives_the_defaults_with_paths_anchored_at_the_file(tmp_path):
+    (tmp_path / "broker.toml").write_text("")
+    settings = load_settings(BrokerSettings, tmp_path / "broker.toml", {})
+    assert settings.listen == ["127.0.0.1:8090"]
+    assert settings.grants == str(tmp_path / "grants.json")
+    assert settings.state == f"sqlite:{tmp_path}/state/broker.db"
+    assert settings.minter == f"unix:{tmp_path}/run/minter.sock"
+    assert settings.minter_credential == f"file:{tmp_path}/run/broker.credential"
+
+
+def test_absolute_paths_and_schemes_without_a_path_stay_as_they_are(tmp_path):
+    (tmp_path / "minter.toml").write_text(
+        'state = "sqlite:/var/lib/x.db"\n[keys.a]\nsource = "env:NAME"\n[keys.b]\nsource = "file:keys/b"\n'
+    )
+    settings = load_settings(MinterSettings, tmp_path / "minter.toml", {})
+    assert settings.state == "sqlite:/var/lib/x.db"
+    assert settings.keys["a"].source == "env:NAME"
+    assert settings.keys["b"].source == f"file:{tmp_path}/keys/b"
+
+
+def test_all_faults_are_told_at_once_with_what_was_probably_meant(tmp_path):
+    (tmp_path / "minter.toml").write_text(
+        'grantz = "x"\ndrain = true\n[keys.a]\npurpose = 5\n[lease_limits]\nmint_rate = "fast"\n'
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(MinterSettings, tmp_path / "minter.toml", {})
+    text = str(caught.value)
+    assert "grantz: unknown name (did you mean grants?)" in text
+    assert "drain: expected" in text
+    assert "keys.a.purpose: expected a text, found a whole number" in text
+    assert "keys.a.source: missing" in text
+    assert "lease_limits.mint_rate: expected a whole number, found a text" in text
+
+
+def test_a_value_in_the_wrong_place_is_never_repeated(tmp_path):
+    (tmp_path / "broker.toml").write_text('max_runs = "sekret-AAAA1111"\ndrain = "sekret-AAAA1111"\n')
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(BrokerSettings, tmp_path / "broker.toml", {})
+    assert "sekret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "field", "value"),
+    [
+        ("BROKER_MAX_RUNS", "7", "max_runs", 7),
+        ("BROKER_DRAIN", '"2m"', "drain", 120.0),
+        ("BROKER_DRAIN", "2m", "drain", 120.0),
+        ("BROKER_ALLOW_ROOT", "1", "allow_root", True),
+        ("BROKER_ALLOW_ROOT", "false", "allow_root", False),
+        ("BROKER_LISTEN", '["127.0.0.1:1"]', "listen", ["127.0.0.1:1"]),
+        ("BROKER_PUBLIC_URL", "http://10.0.0.1:8090", "public_url", "http://10.0.0.1:8090"),
+    ],
+)
+def test_each_value_can_be_overridden_from_the_environment(tmp_path, name, text, field, value):
+    (tmp_path / "broker.toml").write_text("max_runs = 3\n")
+    assert getattr(load_settings(BrokerSettings, tmp_path / "broker.toml", {name: text}), field) == value
+
+
+def test_a_nested_value_is_overridden_with_two_underscores(tmp_path):
+    (tmp_path / "minter.toml").write_text("")
+    environ = {"MINTER_LEASE_LIMITS__MINT_RATE": "9", "MINTER_KEYS__A__SOURCE": "env:A", "PATH": "/bin"}
+    settings = load_settings(MinterSettings, tmp_path / "minter.toml", environ)
+    assert settings.lease_limits.mint_rate == 9
+    assert settings.keys["a"].source == "env:A"
+
+
+def test_an_unknown_override_is_a_fault(tmp_path):
+    (tmp_path / "minter.toml").write_text("")
+    with pytest.raises(ConfigurationError, match="MINTER_STAET: unknown setting"):
+        load_settings(MinterSettings, tmp_path / "minter.toml", {"MINTER_STAET": "x"})
+
+
+def test_a_missing_file_and_a_broken_one_are_faults(tmp_path):
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_settings(MinterSettings, tmp_path / "none.toml", {})
+    (tmp_path / "bad.toml").write_text("a = = 1")
+    with pytest.raises(ConfigurationError, match="not TOML"):
+        load_settings(MinterSettings, tmp_path / "bad.toml", {})

@@ -1,0 +1,124 @@
+"""The walls of the house, read from the imports (DESIGN section 2)."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PACKAGES = ("config", "minter", "broker")
+FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+#: module -> the only files that may import it.
+ONLY = {
+    "keyring": {"minter/sources/keyring.py"},
+    "apscheduler": {"minter/expiry.py"},
+    "aiohttp": {"minter/egress.py", "broker/egress.py"},
+    "alembic": {"minter/migrations", "broker/migrations", "minter/store.py", "broker/store.py"},
+    "requests": set(),
+    "httpx": set(),
+    "urllib3": set(),
+    "http.client": set(),
+    "urllib.request": set(),
+    "pickle": set(),
+    "shelve": set(),
+    "marshal": set(),
+}
+
+#: The files that may take a value out of a Secret: where it is placed, stored, digested or handed over.
+REVEALS = {
+    "config/tokenfiles.py",
+}
+
+#: The only files of config that open, bind or run anything.
+CONFIG_IO = {"config/load.py", "config/server.py"}
+
+
+def name(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def imports(path: Path) -> set[str]:
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{name(path)} imports relatively"
+            found.add(node.module or "")
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def within(module: str, package: str) -> bool:
+    return module == package or module.startswith(package + ".")
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_a_file_imports_only_what_its_place_allows(path):
+    package = name(path).split("/")[0]
+    forbidden = {"config": ("minter", "broker", "ops"), "minter": ("broker", "ops"), "broker": ("minter", "ops")}
+    for module in imports(path):
+        assert not any(within(module, other) for other in (*forbidden[package], "tests")), module
+        for library, places in ONLY.items():
+            if within(module, library):
+                assert any(name(path) == place or name(path).startswith(place + "/") for place in places), module
+
+
+def test_the_database_library_is_imported_only_by_the_stores_and_their_tables():
+    users = {name(path) for path in FILES if any(within(module, "sqlalchemy") for module in imports(path))}
+    allowed = {"minter/store.py", "minter/tables.py", "broker/store.py", "broker/tables.py"}
+    assert {user for user in users if "/migrations/" not in user} <= allowed
+
+
+def calls(path: Path, attribute: str) -> bool:
+    return any(
+        isinstance(node, ast.Attribute) and node.attr == attribute for node in ast.walk(ast.parse(path.read_text()))
+    )
+
+
+def test_a_secret_is_revealed_only_in_the_listed_files():
+    assert {name(path) for path in FILES if calls(path, "reveal")} - {"config/secret.py"} == REVEALS
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if name(path).startswith("config/")], ids=name)
+def test_config_does_io_only_in_load_and_server(path):
+    if name(path) in CONFIG_IO:
+        return
+    tree = ast.parse(path.read_text())
+    called = {node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+    assert "open" not in called
+    assert not {"socket", "subprocess", "asyncio.subprocess", "pathlib", "tempfile"} & imports(path) or name(path) in {
+        "config/settings.py",  # Path only to join texts
+        "config/process.py",
+    }
+    methods = {node.attr for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    assert not {"read_text", "read_bytes", "write_text", "write_bytes", "bind", "listen"} & methods
+
+
+def test_importing_config_does_nothing_that_can_be_seen():
+    modules = ["config." + path.stem for path in sorted((ROOT / "config").glob("*.py")) if path.stem != "__init__"]
+    code = (
+        "import os, sys, threading, importlib\n"
+        "before = dict(os.environ), os.umask(0o022)\n"
+        f"for module in {modules!r}: importlib.import_module(module)\n"
+        "assert dict(os.environ) == before[0] and threading.active_count() == 1\n"
+        "assert os.umask(0o022) == 0o022\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("path", FILES, ids=name)
+def test_nothing_dangerous_is_written_anywhere(path):
+    tree = ast.parse(path.read_text())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.keyword) and isinstance(node.value, ast.Constant):
+            assert (node.arg, node.value.value) not in {("shell", True), ("verify", False), ("trust_env", True)}
+            assert not (node.arg == "ssl" and node.value.value is False)
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+            assert node.func.id not in {"eval", "exec", "print"} or name(path).split("/")[1] in {"cli", "schema.py"}
