@@ -1,0 +1,1 @@
+"""One file a change. They are never edited after a release."""
