@@ -1,0 +1,66 @@
+"""How many calls a run may still make with one profile.
+
+Calls are reserved durably in blocks and spent in memory: a crash forfeits what a block had left and never widens.
+An attempt that is denied spends too, so that the code cannot search for granted routes for ever.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+from config.problems import ProblemError
+
+#: How many calls are reserved at once.
+BLOCK: Final = 32
+
+#: Reserves up to so many calls durably and returns how many it got: fewer, or none, at the end of the budget.
+Reserve = Callable[[int], Awaitable[int]]
+
+
+class Budget:
+    """The budget of one profile in one run.
+
+    ``reserve`` writes to the store. ``in_hand`` are calls that were reserved but not spent yet.
+    """
+
+    __slots__ = ("_exhausted", "_lock", "_reserve", "in_hand", "limit", "spent")
+
+    def __init__(self, limit: int, reserve: Reserve, *, spent: int = 0) -> None:
+        """Take what ``limit`` allows and, after a restart, what was ``spent`` or forfeited before."""
+        self.limit = limit
+        self.in_hand = 0
+        self.spent = spent
+        self._reserve = reserve
+        self._exhausted = False
+        self._lock: asyncio.Lock | None = None
+
+    @property
+    def left(self) -> int:
+        """How many calls can still be made."""
+        return 0 if self._exhausted and not self.in_hand else max(0, self.limit - self.spent)
+
+    async def spend(self) -> None:
+        """Take one call from the budget.
+
+        Errors: ``ProblemError("budget-exhausted")``; whatever ``reserve`` raises when the state cannot be written.
+        """
+        while not self.in_hand:
+            await self._fetch_block()
+        self.in_hand -= 1
+        self.spent += 1
+
+    async def _fetch_block(self) -> None:
+        if self._exhausted:
+            raise ProblemError("budget-exhausted", max_calls=self.limit)
+        if self._lock is None:
+            self._lock = asyncio.Lock()
+        async with self._lock:
+            if self.in_hand or self._exhausted:
+                return  # another call fetched it while this one waited
+            granted = await self._reserve(BLOCK)
+            if granted <= 0:
+                self._exhausted = True
+            else:
+                self.in_hand += granted

@@ -1,0 +1,186 @@
+"""A live run: what the data path holds in memory of it.
+
+``broker/runs.py`` opens, extends, restores and ends runs; this file says what one is while calls are made.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from broker.breaker import Breaker
+from broker.trace import Trace
+from config.clock import Clock, Deadline
+from config.contract import LeaseRequest
+from config.problems import ProblemError
+
+if TYPE_CHECKING:
+    from config.grants import Profile
+    from config.match import Matcher
+    from config.target import Target
+
+    from broker.budget import Budget
+    from broker.leases import Lease, Leases, LeaseSlot
+
+
+@dataclass(slots=True, eq=False)
+class OpenCall:
+    """A call that matched and is not over yet: what a reload, an end and the sweeper look at.
+
+    ``moved_at`` is when something last came or went, on the boot clock; ``answered`` says that the API's answer has
+    begun. Nothing of it outlives the call.
+    """
+
+    run: Run
+    granted: RunProfile
+    method: str
+    target: Target
+    route: str
+    task: asyncio.Task[Any]
+    started_at: float
+    moved_at: float
+    lease: Lease | None = None
+    answered: bool = False
+    watched: bool = False
+    delivered: bool = False
+    status: int = 0
+    bytes_sent: int = 0
+    bytes_back: int = 0
+    cut_by: str = ""
+
+    def cut(self, code: str) -> None:
+        """Stop the call. ``code`` is the problem that the code gets, if its answer has not begun."""
+        if not self.cut_by:
+            self.cut_by = code
+            self.task.cancel()
+
+
+class RunProfile:
+    """One profile of a run: the grant that it was opened with, and what the current grants leave of it.
+
+    A run only gets narrower: a call must match both grants, and of every limit the smaller one holds. ``current`` is
+    set at each reload; ``None`` means that the profile is gone, and no call is made.
+    """
+
+    __slots__ = (
+        "_current",
+        "breaker",
+        "budget",
+        "frozen",
+        "frozen_matcher",
+        "in_flight",
+        "lease",
+        "max_concurrent",
+        "max_request",
+        "max_response",
+        "name",
+        "params",
+        "private_addresses",
+        "request_headers",
+        "response_headers",
+        "wire",
+    )
+
+    def __init__(self, frozen: Profile, frozen_matcher: Matcher, *, params: dict[str, str], budget: Budget) -> None:
+        """Take the grant as it was when the run was opened, and of the run's params those that it declares."""
+        self.name = frozen.name
+        self.frozen = frozen
+        self.frozen_matcher = frozen_matcher
+        self.params = params
+        self.budget = budget
+        self.breaker = Breaker(frozen.breaker_max_s)
+        self.lease: LeaseSlot | None = None
+        self.in_flight = 0
+        #: What the data path prepares once a run instead of once a call (see broker/call.py).
+        self.wire: Any = None
+        self._current: tuple[Profile, Matcher] | None = None
+        self.current = (frozen, frozen_matcher)
+
+    @property
+    def current(self) -> tuple[Profile, Matcher] | None:
+        """The profile in the grants that are loaded now."""
+        return self._current
+
+    @current.setter
+    def current(self, current: tuple[Profile, Matcher] | None) -> None:
+        self._current = current
+        frozen = self.frozen
+        now = current[0] if current is not None else frozen
+        self.max_concurrent = min(frozen.max_concurrent, now.max_concurrent)
+        self.max_request = min(frozen.max_request, now.max_request)
+        self.max_response = min(frozen.max_response, now.max_response)
+        self.breaker.longest_s = min(frozen.breaker_max_s, now.breaker_max_s)
+        self.request_headers = frozen.request_headers & now.request_headers
+        self.response_headers = frozen.response_headers & now.response_headers
+        self.private_addresses = frozen.private_addresses and now.private_addresses
+        self.wire = None
+
+    @property
+    def max_calls(self) -> int:
+        """How many calls the run may make in all with this profile."""
+        now = self._current[0] if self._current is not None else self.frozen
+        return min(self.frozen.max_calls, now.max_calls)
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Run:
+    """A run while it lives. ``ended`` is empty until it ends, then the reason."""
+
+    run_id: str
+    caller: str
+    trace_id: str | None
+    params: dict[str, str]
+    deadline: Deadline
+    created_at: float
+    profiles: dict[str, RunProfile] = field(default_factory=dict)
+    ended: str | None = None
+    trace: Trace = field(default_factory=Trace)
+    open_calls: set[OpenCall] = field(default_factory=set)
+
+    def grant(self, profile: Profile, matcher: Matcher, *, budget: Budget, leases: Leases) -> RunProfile:
+        """Add a profile, which is how a run gets one when it is opened or restored."""
+        params = {name: value for name, value in self.params.items() if name in profile.params}
+        granted = RunProfile(profile, matcher, params=params, budget=budget)
+        if profile.token is not None:
+            granted.lease = leases.slot(self, granted)
+        self.profiles[profile.name] = granted
+        return granted
+
+    def check(self, clock: Clock) -> None:
+        """Pass while the run lives.
+
+        Errors: ``ProblemError("run-token-invalid")`` when it has ended or its time is over: to the code an ended run
+        and an unknown token look the same.
+        """
+        if self.ended is not None or self.deadline.ended(clock):
+            raise ProblemError("run-token-invalid")
+
+    def end(self, reason: str) -> None:
+        """End the run here and cut its open calls; the store and the minter are told by ``broker/runs.py``."""
+        if self.ended is None:
+            self.ended = reason
+            for call in tuple(self.open_calls):
+                call.cut("run-token-invalid")
+            for granted in self.profiles.values():
+                if granted.lease is not None:
+                    granted.lease.close()
+
+    def lease_request(self, granted: RunProfile, clock: Clock) -> LeaseRequest:
+        """Return what the minter is asked for on behalf of one profile of this run.
+
+        Errors: ``ProblemError("profile-not-granted")`` when the profile is gone from the current grants.
+        """
+        if granted.current is None:
+            raise ProblemError("profile-not-granted")
+        profile = granted.current[0]
+        return LeaseRequest(
+            run_id=self.run_id,
+            caller=self.caller,
+            profile=granted.name,
+            params=granted.params,
+            ttl_s=self.deadline.remaining(clock),
+            origin=profile.base_url,
+            grant_digest=profile.digest,
+            trace_id=self.trace_id,
+        )
