@@ -74,9 +74,13 @@ leases = Table(
     Column("boot_expires_at", Float, nullable=False),
     Column("boot_id", Text, nullable=False),
     Column("run_ends_at", Float, nullable=False),
+    # When the issuer's own expiry ends the credential; none when it ends at no time by itself (a static key).
+    Column("credential_ends_at", Float),
     # The first custody key that the credential was made with; none for a kind that uses no key.
     Column("key_alias", Text),
     Column("key_version", Integer),
+    # JSON list of all of them, "alias@version": a credential of several fields may have several.
+    Column("key_versions", Text, nullable=False, server_default="[]"),
     # JSON of the token object as it was granted: a lease stays revocable when its profile is gone.
     Column("token", Text, nullable=False),
     Column("attempts", Integer, nullable=False, server_default="0"),
@@ -85,7 +89,11 @@ leases = Table(
     Column("end_reason", Text, nullable=False, server_default=""),
     Column("trace_id", Text),
     Index("ix_leases_state_expires_at", "state", "expires_at"),
+    # What ends next by either clock, and whose revocation is due next: asked at every tick.
+    Index("ix_leases_boot", "boot_id", "boot_expires_at", **_where("state = 'active'")),  # type: ignore[arg-type]
+    Index("ix_leases_next_attempt_at", "next_attempt_at", **_where("next_attempt_at IS NOT NULL")),  # type: ignore[arg-type]
     Index("ix_leases_key", "key_alias", "key_version", "state"),
+    Index("ix_leases_run", "run_id"),
     Index(
         "uq_leases_live",
         "broker",

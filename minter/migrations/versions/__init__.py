@@ -1,0 +1,1 @@
+"""One file a change; its revision is the number in its name."""

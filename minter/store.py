@@ -1,0 +1,337 @@
+"""The minter's state: SQLAlchemy Core on SQLite, one writer thread, group commit.
+
+Rules of this module:
+
+1. Everything runs on the one writer thread, on one connection: no two statements race, and what is read after a
+   write was awaited sees it.
+2. What was asked for while the disk was busy shares the next transaction. Each piece of work has a savepoint of its
+   own: one that raises takes nothing of the others with it.
+3. A transaction is committed (``synchronous=FULL``), then its audit events are appended and synced, and only then
+   does anybody learn of the outcome. When the log cannot be written, the rows stand and the one who asked is refused
+   (``audit-unavailable``); the events are owed and written before any later ones.
+4. One process per state: an exclusive lock on a file beside it, which names the process that holds it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+import structlog
+from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.pool import NullPool
+
+from config.clock import Clock
+from config.errors import ConfigurationError, Fault
+from config.problems import ProblemError
+from minter.audit_events import Event
+
+__all__ = ["Audit", "Connection", "Store", "Work", "migrate", "open_store"]
+
+T = TypeVar("T")
+
+#: A piece of work: what it returns, and what the audit log is told about it.
+Work = Callable[[Connection], tuple[T, Sequence[Event]]]
+
+#: SQLite versions before this one may lose a commit in WAL mode when a checkpoint races a reset of the log.
+WAL_IS_SAFE_FROM: Final = (3, 51, 3)
+#: The schema that this program works with; ``minter/migrations`` leads there.
+SCHEMA: Final = "0001"
+
+_BATCH: Final = 512
+#: Events that could not be written yet. Beyond it the oldest stay and new work is refused before it begins.
+_OWED: Final = 10_000
+_RETRY_S: Final = 5.0
+
+_log = structlog.get_logger()
+
+
+class Audit(Protocol):
+    """What the store needs of :class:`minter.audit.AuditLog`. Called on the writer thread only."""
+
+    def append(self, events: Sequence[Event], *, now: float) -> None:
+        """Write the events and sync them, or raise and have written none."""
+        ...
+
+    def head(self) -> tuple[int, str]:
+        """Return sequence and hash of the last line."""
+        ...
+
+
+@dataclass(slots=True)
+class _Job:
+    work: Work[Any]
+    future: asyncio.Future[Any]
+    loop: asyncio.AbstractEventLoop
+    result: Any = None
+    events: Sequence[Event] = ()
+    error: BaseException | None = None
+
+
+class Store:
+    """The state, open. Make one with :func:`open_store`."""
+
+    def __init__(self, path: Path, *, audit: Audit, clock: Clock, lock: int) -> None:
+        self.path = path
+        self._audit = audit
+        self._clock = clock
+        self._lock = lock
+        self._engine = engine_for(path)
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._owed: list[Event] = []
+        self._head: tuple[int, str] | None = None
+        self._highest_wall = 0.0
+        self._closed = False
+        self.failing: str = ""
+        self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
+        self._thread.start()
+
+    async def write(self, work: Work[T]) -> T:
+        """Run ``work`` in the next transaction; return once it is committed and its events are synced.
+
+        Errors: what ``work`` raises; ``state-unavailable`` when nothing was committed; ``audit-unavailable`` when
+        the rows were committed and the log could not be written.
+        """
+        if self._closed:
+            raise ProblemError("shutting-down", retry_after=5)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._queue.put(_Job(work, future, loop))
+        return await future
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run ``query`` after all writes that were asked for before it. It must be bounded: writes wait for it."""
+        return await self.write(lambda connection: (query(connection), ()))
+
+    @property
+    def highest_wall(self) -> float:
+        """The highest wall time that this state has seen, in seconds since the epoch."""
+        return self._highest_wall
+
+    async def close(self) -> None:
+        """Finish what was asked for, then let go of the state."""
+        self._closed = True
+        self._queue.put(None)
+        await asyncio.to_thread(self._thread.join)
+        self._engine.dispose()
+        os.close(self._lock)
+
+    # --- the writer thread ---
+
+    def _run(self) -> None:
+        connection = self._engine.connect()
+        self._load(connection)
+        while True:
+            jobs, last = self._next_batch()
+            if jobs:
+                self._do(connection, jobs)
+                _resolve(jobs)
+            if last:
+                break
+        connection.close()
+
+    def _load(self, connection: Connection) -> None:
+        with connection.begin():
+            row = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'highest_wall'").first()
+        with contextlib.suppress(TypeError, ValueError):
+            self._highest_wall = float(row[0]) if row else 0.0
+
+    def _next_batch(self) -> tuple[list[_Job], bool]:
+        job = self._queue.get()
+        jobs: list[_Job] = []
+        while job is not None:
+            jobs.append(job)
+            if len(jobs) == _BATCH:
+                return jobs, False
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                return jobs, False
+        return jobs, True
+
+    def _do(self, connection: Connection, jobs: Sequence[_Job]) -> None:
+        try:
+            with connection.begin():
+                for job in jobs:
+                    self._attempt(connection, job)
+                self._remember(connection)
+        except Exception as error:  # noqa: BLE001 - the transaction is gone, and with it every piece of work in it
+            _log.error("state-unavailable", exc_info=error)
+            self.failing = "state"
+            for job in jobs:
+                job.error = job.error or ProblemError("state-unavailable", retry_after=_RETRY_S)
+            return
+        self._tell(jobs)
+
+    def _attempt(self, connection: Connection, job: _Job) -> None:
+        connection.exec_driver_sql("SAVEPOINT job")
+        try:
+            job.result, job.events = job.work(connection)
+            if job.events and len(self._owed) >= _OWED:
+                raise ProblemError("audit-unavailable", retry_after=_RETRY_S)  # noqa: TRY301 - undone like any other
+        except Exception as error:  # noqa: BLE001 - handed to the one who asked
+            connection.exec_driver_sql("ROLLBACK TO job")
+            if isinstance(error, DBAPIError):
+                _log.error("state-statement-failed", exc_info=error)
+                error = ProblemError("state-unavailable", retry_after=_RETRY_S)
+            job.error = error
+            job.events = ()
+        connection.exec_driver_sql("RELEASE job")
+
+    def _remember(self, connection: Connection) -> None:
+        """Keep the highest wall time, and the last line of the log that is known to be on disk."""
+        now = self._clock.now()
+        if now >= self._highest_wall + 1:
+            self._highest_wall = now
+            connection.exec_driver_sql(
+                "INSERT INTO meta (name, value) VALUES ('highest_wall', ?) "
+                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (repr(now),),
+            )
+            head = self._audit.head()
+            if head != self._head:
+                connection.exec_driver_sql(
+                    "INSERT INTO audit_head (id, seq, hash, at) VALUES (1, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
+                    "SET seq = excluded.seq, hash = excluded.hash, at = excluded.at",
+                    (*head, now),
+                )
+                self._head = head
+
+    def _tell(self, jobs: Sequence[_Job]) -> None:
+        events = self._owed + [event for job in jobs for event in job.events]
+        if not events:
+            self.failing = ""
+            return
+        try:
+            self._audit.append(events, now=self._clock.now())
+        except Exception as error:  # noqa: BLE001 - whatever it is: not written means not released
+            _log.error("audit-unavailable", exc_info=error)
+            self.failing = "audit"
+            self._owed = events
+            for job in jobs:
+                if job.events and job.error is None:
+                    job.error = ProblemError("audit-unavailable", retry_after=_RETRY_S)
+        else:
+            self.failing = ""
+            self._owed = []
+
+
+def _resolve(jobs: Sequence[_Job]) -> None:
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Job]] = {}
+    for job in jobs:
+        by_loop.setdefault(job.loop, []).append(job)
+    for loop, own in by_loop.items():
+        # A loop that was closed has nobody left who waits.
+        with contextlib.suppress(RuntimeError):
+            loop.call_soon_threadsafe(_answer, own)
+
+
+def _answer(jobs: Sequence[_Job]) -> None:
+    for job in jobs:
+        if job.future.done():
+            continue
+        if job.error is not None:
+            job.future.set_exception(job.error)
+        else:
+            job.future.set_result(job.result)
+
+
+def engine_for(path: Path) -> Engine:
+    """Return an engine whose transactions are ours: nothing begins or commits behind our back."""
+    engine = create_engine(
+        f"sqlite:///{path}", poolclass=NullPool, connect_args={"isolation_level": None, "check_same_thread": False}
+    )
+
+    @event.listens_for(engine, "connect")
+    def _connected(connection: Any, _record: Any) -> None:
+        # TRUNCATE, not the default DELETE: with synchronous=FULL the truncation is synced, a deletion is not, and a
+        # journal that comes back after a power loss would undo a commit that somebody was told about.
+        wal = sqlite3.sqlite_version_info >= WAL_IS_SAFE_FROM
+        for pragma in (
+            f"journal_mode={'WAL' if wal else 'TRUNCATE'}",
+            "synchronous=FULL",
+            "foreign_keys=ON",
+            "busy_timeout=5000",
+            "trusted_schema=OFF",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+
+    @event.listens_for(engine, "begin")
+    def _begin(connection: Connection) -> None:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+
+    return engine
+
+
+def open_store(state: str, *, audit: Audit, clock: Clock) -> Store:
+    """Lock the state (``sqlite:PATH``), bring its schema up to date and open it.
+
+    Errors: ``ConfigurationError`` when it is another scheme, in use by another process, unsafe or newer than this
+    program.
+    """
+    path = state_path(state)
+    lock = lock_state(path)
+    try:
+        migrate(path)
+        return Store(path, audit=audit, clock=clock, lock=lock)
+    except BaseException:
+        os.close(lock)
+        raise
+
+
+def state_path(state: str) -> Path:
+    """Return the path of ``sqlite:PATH``."""
+    scheme, _, path = state.partition(":")
+    if scheme != "sqlite" or not path:
+        raise ConfigurationError([Fault("state", "expected sqlite:PATH")])
+    return Path(path)
+
+
+def lock_state(path: Path) -> int:
+    """Make the state's directory when it is missing, and hold the lock beside the state; return its descriptor."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.parent.stat().st_mode & 0o022:
+        raise ConfigurationError([Fault("state", "its directory may be written by others", "chmod 0700")])
+    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        holder = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
+        os.close(lock)
+        raise ConfigurationError([Fault("state", f"in use by process {holder}", "one minter per state")]) from None
+    os.truncate(lock, 0)
+    os.pwrite(lock, str(os.getpid()).encode(), 0)
+    return lock
+
+
+def migrate(path: Path) -> None:
+    """Bring the schema up to date. Alembic is imported only when there is something to do."""
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+    engine = engine_for(path)
+    try:
+        version = _version(engine)
+        if version != SCHEMA:
+            from minter.migrations import upgrade  # noqa: PLC0415 - see above
+
+            upgrade(engine, path, version)
+    except DBAPIError as error:
+        raise ConfigurationError([Fault("state", f"cannot be opened ({type(error.orig).__name__})")]) from None
+    finally:
+        engine.dispose()
+
+
+def _version(engine: Engine) -> str | None:
+    with engine.connect() as connection:
+        known = connection.exec_driver_sql("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").first()
+        row = connection.exec_driver_sql("SELECT version_num FROM alembic_version").first() if known else None
+        return row[0] if row else None
