@@ -70,6 +70,8 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "installation": ((str,), "id of the installation that the log belongs to"),
     "torn_bytes": ((int,), "bytes of an unfinished last line that were cut off"),
     "torn_sha256": ((str,), "SHA-256 of those bytes"),
+    "lost_seq": ((int,), "number of the last line that the state knew"),
+    "lost_hash": ((str,), "hash of that line"),
     "behind_s": ((int, float), "seconds by which the wall clock stands behind the line before"),
 }
 
@@ -91,6 +93,11 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "audit.opened": _event("First line of a log: it belongs to this installation.", "installation"),
     "audit.healed": _event(
         "The end of the log was unfinished (power loss, full disk) and was cut off.", "torn_bytes", "torn_sha256"
+    ),
+    "audit.loss-accepted": _event(
+        "An operator started the minter with a log that does not reach the line its state knew.",
+        "lost_seq",
+        "lost_hash",
     ),
     "clock.went-back": _event("The wall clock stands before the line before this one.", "behind_s"),
     # --- the service ---
@@ -125,7 +132,9 @@ EVENTS: Final[Mapping[str, EventType]] = {
     # --- custody ---
     "key.created": _event("A custody key was loaded for the first time.", *_KEY),
     "key.changed": _event("A source holds another value than before, without a rotation.", *_KEY),
-    "key.pinned": _event("A key was used for an origin for the first time and is pinned to it.", "alias", "origin"),
+    "key.pinned": _event(
+        "A key was used for the first time and is pinned to the origins its grants name.", "alias", "origins"
+    ),
     "key.rebound": _event("An operator pinned a key to other origins.", "alias", "origins", "uid"),
     "key.rotation-prepared": _event("A new version is in its source and was read back.", *_KEY),
     "key.rotation-published": _event("A new verification key is published.", *_KEY, "publish_until_at"),
