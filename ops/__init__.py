@@ -1,0 +1,1 @@
+"""What surrounds the two programs: the demo, working doubles of APIs, measurements, units and documents."""
