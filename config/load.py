@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 import tomllib
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -176,11 +177,15 @@ def sync_directory(path: Path) -> None:
 
 
 def boot_id() -> str:
-    """Return the kernel's id of this boot; where there is none (macOS, for development), a constant."""
+    """Return the kernel's id of this boot.
+
+    Where it cannot be read (macOS, a hidden ``/proc/sys``) every start counts as a boot of its own: then the wall
+    clock alone decides about loans of an earlier start, which can end them early and never late.
+    """
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     except OSError:
-        return "unknown-boot"
+        return "start-" + secrets.token_hex(16)
 
 
 def system_clock() -> SystemClock:
