@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Select, bindparam, func, select
 from sqlalchemy.dialects.sqlite import insert as upsert
 
 from broker.tables import grants, idempotency, meta, outbox, run_profiles, runs
+from config.clock import Deadline
 from config.problems import ProblemError
 
 NoticeKind = Literal["revoke", "record"]
@@ -40,6 +41,8 @@ class RunRow:
     created_at: float
     expires_at: float
     boot_expires_at: float
+    ceiling_at: float
+    boot_ceiling_at: float
     boot_id: str
     profiles: tuple[ProfileRow, ...] = field(default=())
     ended_at: float | None = None
@@ -68,10 +71,11 @@ class Idempotency:
 _COLUMNS: Final = tuple(field_.name for field_ in fields(RunRow) if field_.name != "profiles")
 
 
-def open_run(db: Connection, row: RunRow, key: Idempotency | None) -> str:
+def open_run(db: Connection, row: RunRow, key: Idempotency | None, *, max_runs: int) -> str:
     """Keep a new run and return its id; when ``key`` opened one before, give that one the new token instead.
 
-    Errors: ``ProblemError``: ``idempotency-key-reused`` for another body, ``run-ended`` when that run is over.
+    Errors: ``ProblemError``: ``idempotency-key-reused`` for another body, ``run-ended`` when that run is over,
+    ``too-many-runs`` when the caller has ``max_runs`` already.
     """
     if key is not None:
         earlier = db.execute(
@@ -86,6 +90,10 @@ def open_run(db: Connection, row: RunRow, key: Idempotency | None) -> str:
                 raise ProblemError("run-ended", "the run that this Idempotency-Key opened has ended")
             db.execute(runs.update().where(runs.c.run_id == earlier.run_id).values(token_digest=row.token_digest))
             return str(earlier.run_id)
+    live = select(func.count()).select_from(runs).where(runs.c.caller == row.caller, runs.c.ended_at.is_(None))
+    if db.execute(live).scalar_one() >= max_runs:
+        raise ProblemError("too-many-runs", max_runs=max_runs)
+    if key is not None:
         db.execute(
             idempotency.insert(),
             {
@@ -111,12 +119,18 @@ def open_run(db: Connection, row: RunRow, key: Idempotency | None) -> str:
     return row.run_id
 
 
-def extend_run(db: Connection, run_id: str, *, expires_at: float, boot_expires_at: float, boot_id: str) -> None:
-    """Keep another end of a run."""
+def move_end(db: Connection, run_id: str, *, deadline: Deadline, ceiling: Deadline) -> None:
+    """Keep another end of a run. Both deadlines are on the clocks of the same boot."""
     db.execute(
         runs.update()
         .where(runs.c.run_id == run_id)
-        .values(expires_at=expires_at, boot_expires_at=boot_expires_at, boot_id=boot_id)
+        .values(
+            expires_at=deadline.expires_at,
+            boot_expires_at=deadline.boot_expires_at,
+            ceiling_at=ceiling.expires_at,
+            boot_ceiling_at=ceiling.boot_expires_at,
+            boot_id=deadline.boot_id,
+        )
     )
 
 

@@ -6,7 +6,7 @@ secret: of run tokens and idempotency keys only SHA-256 digests, of grants only 
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, PrimaryKeyConstraint, Table, Text
+from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, PrimaryKeyConstraint, Table, Text, text
 
 metadata = MetaData(
     naming_convention={
@@ -24,7 +24,8 @@ meta = Table(
     Column("value", Text, nullable=False),
 )
 
-#: A row for each run, kept for a while after its end. ``trace`` is the trace as JSON, ``leases`` how the leases ended.
+#: A row for each run, kept for a while after its end. ``ceiling_at`` is the latest that its end can be moved to,
+#: ``trace`` the trace as JSON, ``leases`` how the leases ended.
 runs = Table(
     "runs",
     metadata,
@@ -36,6 +37,8 @@ runs = Table(
     Column("created_at", Float, nullable=False),
     Column("expires_at", Float, nullable=False),
     Column("boot_expires_at", Float, nullable=False),
+    Column("ceiling_at", Float, nullable=False),
+    Column("boot_ceiling_at", Float, nullable=False),
     Column("boot_id", Text, nullable=False),
     Column("ended_at", Float),
     Column("end_reason", Text),
@@ -43,6 +46,7 @@ runs = Table(
     Column("leases", LargeBinary),
     Index(None, "ended_at"),
     Index(None, "caller", "created_at"),
+    Index("ix_runs_live", "caller", sqlite_where=text("ended_at IS NULL")),
 )
 
 #: The profiles of a run, in the order they were asked for. ``reserved`` is how much of the budget has been reserved:

@@ -29,11 +29,17 @@ def row(run_id="run_1", *, token=b"t" * 32, caller="orchestrator", profiles=("me
         created_at=created_at,
         expires_at=NOW + 900,
         boot_expires_at=1900.0,
+        ceiling_at=NOW + 86400,
+        boot_ceiling_at=87400.0,
         boot_id="boot-1",
         profiles=tuple(
             records.ProfileRow(profile=name, grant_digest=f"sha256:{name}", source=b"{}") for name in profiles
         ),
     )
+
+
+def opened(db, new, key):
+    return records.open_run(db, new, key, max_runs=1000)
 
 
 @pytest.fixture
@@ -43,14 +49,14 @@ def reference(tmp_path):
 
 @pytest.fixture
 def kept(reference):
-    opened = Store.open(reference)
-    yield opened
-    opened.close()
+    store_ = Store.open(reference)
+    yield store_
+    store_.close()
 
 
 async def test_what_was_written_is_there_after_a_restart(reference):
     first = Store.open(reference)
-    await first.write(lambda db: records.open_run(db, row(), None))
+    await first.write(lambda db: opened(db, row(), None))
     first.close()
     second = Store.open(reference)
     assert await second.read(records.live_runs) == [row()]
@@ -64,7 +70,7 @@ async def test_sixty_four_writes_at_once_share_a_sync(kept):
     held = asyncio.ensure_future(kept.write(lambda _db: gate.wait(5)))
     await asyncio.sleep(0)
     writes = [
-        asyncio.ensure_future(kept.write(lambda db, n=n: records.open_run(db, row(f"run_{n}", token=bytes([n])), None)))
+        asyncio.ensure_future(kept.write(lambda db, n=n: opened(db, row(f"run_{n}", token=bytes([n])), None)))
         for n in range(64)
     ]
     await asyncio.sleep(0)
@@ -76,14 +82,14 @@ async def test_sixty_four_writes_at_once_share_a_sync(kept):
 
 async def test_a_piece_of_work_that_fails_undoes_only_itself(kept):
     def broken(db):
-        records.open_run(db, row("run_broken", token=b"b"), None)
+        opened(db, row("run_broken", token=b"b"), None)
         raise ProblemError("run-ended")
 
     results = await asyncio.gather(
-        kept.write(lambda db: records.open_run(db, row("run_a", token=b"a"), None)),
+        kept.write(lambda db: opened(db, row("run_a", token=b"a"), None)),
         kept.write(broken),
-        kept.write(lambda db: records.open_run(db, row("run_a", token=b"c"), None)),
-        kept.write(lambda db: records.open_run(db, row("run_c", token=b"d"), None)),
+        kept.write(lambda db: opened(db, row("run_a", token=b"c"), None)),
+        kept.write(lambda db: opened(db, row("run_c", token=b"d"), None)),
         return_exceptions=True,
     )
     assert results[0] == "run_a"
@@ -97,11 +103,11 @@ async def test_a_disk_that_is_full_is_state_unavailable_and_heals(kept):
     await kept.read(lambda db: db.exec_driver_sql(f"PRAGMA max_page_count={pages}").scalar_one())
     big = records.RunRow(**{**{n: getattr(row(), n) for n in records._COLUMNS}, "params": b"x" * 100_000})
     with pytest.raises(ProblemError) as refused:
-        await kept.write(lambda db: records.open_run(db, big, None))
+        await kept.write(lambda db: opened(db, big, None))
     assert refused.value.code == "state-unavailable"
     assert refused.value.status == 503
     await kept.read(lambda db: db.exec_driver_sql("PRAGMA max_page_count=100000").scalar_one())
-    assert await kept.write(lambda db: records.open_run(db, big, None)) == "run_1"
+    assert await kept.write(lambda db: opened(db, big, None)) == "run_1"
 
 
 def test_a_second_broker_on_the_same_state_is_refused_and_told_who_holds_it(reference):
@@ -173,7 +179,7 @@ def test_commits_are_synced_in_full_and_the_log_is_one_that_this_sqlite_writes_s
 
 
 async def test_a_budget_is_reserved_in_blocks_and_never_beyond_its_limit(kept):
-    await kept.write(lambda db: records.open_run(db, row(), None))
+    await kept.write(lambda db: opened(db, row(), None))
 
     async def reserve(wanted):
         return await kept.write(lambda db: records.reserve(db, "run_1", "memory", wanted=wanted, limit=50))
@@ -182,7 +188,7 @@ async def test_a_budget_is_reserved_in_blocks_and_never_beyond_its_limit(kept):
 
 
 async def test_runs_that_ended_long_ago_are_forgotten_once_the_minter_knows(kept):
-    await kept.write(lambda db: records.open_run(db, row(), records.Idempotency(key_digest=b"k", body_digest=b"b")))
+    await kept.write(lambda db: opened(db, row(), records.Idempotency(key_digest=b"k", body_digest=b"b")))
     await kept.write(lambda db: records.end_run(db, "run_1", ended_at=NOW, reason="caller", trace=b"{}"))
     assert await kept.write(lambda db: records.purge(db, ended_before=NOW + 1)) == 0
     for notice in await kept.read(records.notices):

@@ -29,6 +29,8 @@ def upgrade() -> None:
         sa.Column("created_at", sa.Float(), nullable=False),
         sa.Column("expires_at", sa.Float(), nullable=False),
         sa.Column("boot_expires_at", sa.Float(), nullable=False),
+        sa.Column("ceiling_at", sa.Float(), nullable=False),
+        sa.Column("boot_ceiling_at", sa.Float(), nullable=False),
         sa.Column("boot_id", sa.Text(), nullable=False),
         sa.Column("ended_at", sa.Float()),
         sa.Column("end_reason", sa.Text()),
@@ -39,6 +41,7 @@ def upgrade() -> None:
     )
     op.create_index("ix_runs_ended_at", "runs", ["ended_at"])
     op.create_index("ix_runs_caller", "runs", ["caller", "created_at"])
+    op.create_index("ix_runs_live", "runs", ["caller"], sqlite_where=sa.text("ended_at IS NULL"))
     op.create_table(
         "run_profiles",
         sa.Column("run_id", sa.Text(), nullable=False),

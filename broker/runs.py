@@ -1,0 +1,443 @@
+"""The registry of runs: how one is opened, extended, ended, and taken up again after a restart.
+
+What is decided here is on the disk before anybody is told: a run that was opened survives a crash, one that was
+ended stays ended. Run tokens are kept as digests; the grant that a run was opened with is kept by its own digest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import string
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Final
+from weakref import WeakValueDictionary
+
+import msgspec
+import structlog
+
+from broker import records
+from broker.budget import Budget, Reserve
+from broker.current import Current, narrow
+from broker.leases import Leases
+from broker.outbox import Outbox, Waiting
+from broker.records import Idempotency, ProfileRow, RunRow
+from broker.run import Run
+from broker.store import Store
+from broker.trace import Trace
+from config import tokens
+from config.clock import Clock, Deadline
+from config.errors import ConfigurationError
+from config.grants import Profile
+from config.match import Matcher
+from config.params import check_params, refuse_unknown
+from config.problems import ProblemError
+from config.secret import Secret
+
+log = structlog.get_logger("broker.runs")
+
+#: How long an ended run can be looked up.
+KEEP_ENDED_S: Final = 86400.0
+#: How long the end of a run waits for its open calls to be gone before its trace is closed.
+DRAIN_S: Final = 2.0
+
+_ALPHABET: Final = string.digits + string.ascii_letters
+_SHORTEST_TTL_S: Final = 1.0
+_WALL_EVERY_S: Final = 60.0
+_PURGE_EVERY_S: Final = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opening:
+    """What a caller asks for. ``ttl_s`` None means what the profiles say."""
+
+    caller: str
+    profiles: tuple[str, ...]
+    params: Mapping[str, str]
+    ttl_s: float | None = None
+    trace_id: str | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    run: Run
+    digest: bytes
+    ceiling: Deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A run that has ended here; ``notice`` tells when the minter knows."""
+
+    run: Run
+    ended_at: float
+    notice: Waiting
+
+
+class Registry:
+    """All runs that live."""
+
+    def __init__(
+        self, *, store: Store, leases: Leases, outbox: Outbox, clock: Clock, current: Current, max_runs: int
+    ) -> None:
+        """Start empty; :meth:`restore` takes up the runs of an earlier process. ``max_runs`` is per caller."""
+        self.current = current
+        self._store = store
+        self._leases = leases
+        self._outbox = outbox
+        self._clock = clock
+        self._max_runs = max_runs
+        self._live: dict[str, _Entry] = {}
+        self._by_digest: dict[bytes, Run] = {}
+        self._endings: dict[str, asyncio.Task[Ended]] = {}
+        self._key_locks: WeakValueDictionary[tuple[str, bytes], asyncio.Lock] = WeakValueDictionary()
+        self._wall_kept_at = 0.0
+        self._purged_at = clock.boottime()
+
+    # --- finding -----------------------------------------------------------------------------------------------
+
+    def by_digest(self, digest: bytes) -> Run | None:
+        """Return the run of a run token, by the token's digest."""
+        return self._by_digest.get(digest)
+
+    def live(self, *, caller: str | None = None, profile: str | None = None, run_id: str | None = None) -> list[Run]:
+        """Return the live runs that fit every filter which is given."""
+        return [
+            entry.run
+            for entry in self._live.values()
+            if (caller is None or entry.run.caller == caller)
+            and (profile is None or profile in entry.run.profiles)
+            and (run_id is None or entry.run.run_id == run_id)
+        ]
+
+    def find(self, run_id: str, caller: str) -> Run | None:
+        """Return a live run of ``caller``; another caller's is as unknown as one that never was."""
+        entry = self._live.get(run_id)
+        return entry.run if entry is not None and entry.run.caller == caller else None
+
+    def __len__(self) -> int:
+        """Return how many runs live."""
+        return len(self._live)
+
+    # --- opening and extending ---------------------------------------------------------------------------------
+
+    async def open(self, opening: Opening, key: Idempotency | None = None) -> tuple[Run, Secret]:
+        """Open a run and return it with its token; with ``key`` a replay gets the same run and a new token.
+
+        Errors: ``ProblemError``: ``profile-unknown``, ``params-invalid``, ``ttl-invalid``, ``too-many-runs``,
+        ``idempotency-key-reused``, ``run-ended``, ``state-unavailable``.
+        """
+        granted = [self.current.for_caller(name, opening.caller) for name in opening.profiles]
+        params = _params(granted, opening.params)
+        ttl_s = _ttl([profile for profile, _ in granted], opening.ttl_s)
+        token = tokens.generate(tokens.RUN)
+        digest = _digest(token)
+        ceiling = Deadline.after(self._clock, min(profile.max_ttl_s for profile, _ in granted))
+        run = Run(
+            run_id="run_" + "".join(secrets.choice(_ALPHABET) for _ in range(22)),
+            caller=opening.caller,
+            trace_id=opening.trace_id,
+            params=params,
+            deadline=Deadline.after(self._clock, ttl_s),
+            created_at=self._clock.now(),
+        )
+        row = _row(run, digest, ceiling, [profile for profile, _ in granted])
+        async with self._alone(opening.caller, key):
+            kept_id = await self._store.write(lambda db: records.open_run(db, row, key, max_runs=self._max_runs))
+            if kept_id != run.run_id:
+                return self._renamed(kept_id, digest), token
+            for profile, matcher in granted:
+                run.grant(profile, matcher, budget=self._budget(run, profile), leases=self._leases)
+            self._add(_Entry(run, digest, ceiling))
+            # The grants may have been reloaded while the row was written.
+            if (reason := narrow(run, self.current)) is not None:
+                await self.end(run, reason)
+                raise ProblemError("run-ended", "the grants changed while the run was opened")
+        log.info(
+            "run-opened",
+            run_id=run.run_id,
+            caller=run.caller,
+            profiles=list(run.profiles),
+            ttl_s=ttl_s,
+            trace_id=run.trace_id,
+        )
+        return run, token
+
+    async def extend(self, run: Run, ttl_s: float) -> None:
+        """Let ``run`` end ``ttl_s`` from now, or at its ceiling if that is earlier.
+
+        Errors: ``ProblemError``: ``ttl-invalid`` when that is no later than it ends anyway, ``run-ended``,
+        ``state-unavailable``.
+        """
+        entry = self._live.get(run.run_id)
+        if entry is None or run.ended is not None or run.deadline.ended(self._clock):
+            raise ProblemError("run-ended")
+        ceiling_s = self._ceiling_s(entry)
+        remaining_s = min(ttl_s, ceiling_s)
+        if remaining_s <= run.deadline.remaining(self._clock):
+            raise ProblemError(
+                "ttl-invalid", "the run would not end later than it does", longest_s=max(0.0, round(ceiling_s, 3))
+            )
+        deadline = Deadline.after(self._clock, remaining_s)
+        await self._store.write(lambda db: records.move_end(db, run.run_id, deadline=deadline, ceiling=entry.ceiling))
+        run.deadline = deadline
+        log.info("run-extended", run_id=run.run_id, caller=run.caller, ttl_s=round(remaining_s, 3))
+
+    def _ceiling_s(self, entry: _Entry) -> float:
+        """Return the seconds that the run can go on at most, by the grants as they are now."""
+        left = entry.ceiling.remaining(self._clock)
+        granted = entry.run.profiles.values()
+        opened_with = min(profile.frozen.max_ttl_s for profile in granted)
+        now = min(profile.current[0].max_ttl_s if profile.current else opened_with for profile in granted)
+        return left - max(0.0, opened_with - now)
+
+    # --- ending ------------------------------------------------------------------------------------------------
+
+    async def end(self, run: Run, reason: str) -> Ended:
+        """End ``run``: at once here, then durably; return when that is done and its open calls are gone.
+
+        Whoever asks a second time meanwhile waits for the same end.
+
+        Errors: ``ProblemError``: ``run-not-found`` when it has ended before; ``state-unavailable``: the run has ended
+        here then, and its end is written as soon as that works again (:meth:`tick`).
+        """
+        entry = self._live.get(run.run_id)
+        if entry is None:
+            raise ProblemError("run-not-found")
+        run.end(reason)
+        self._by_digest.pop(entry.digest, None)
+        task = self._endings.get(run.run_id)
+        if task is None or task.done():
+            task = asyncio.create_task(self._end(run, run.ended or reason))
+            self._endings[run.run_id] = task
+        # Whoever asked may go away; the end goes on.
+        return await asyncio.shield(task)
+
+    async def _end(self, run: Run, reason: str) -> Ended:
+        calls = [call.task for call in run.open_calls]
+        ended_at = self._clock.now()
+        trace = run.trace.dump()
+        await self._store.write(
+            lambda db: records.end_run(db, run.run_id, ended_at=ended_at, reason=reason, trace=trace)
+        )
+        notice = self._outbox.add(run.run_id, "revoke", created_at=ended_at)
+        if calls:
+            await asyncio.wait(calls, timeout=DRAIN_S)
+            await self._close_trace(run)
+        self._outbox.add(run.run_id, "record", created_at=ended_at)
+        del self._live[run.run_id], self._endings[run.run_id]
+        log.info(
+            "run-ended",
+            run_id=run.run_id,
+            caller=run.caller,
+            reason=reason,
+            trace_id=run.trace_id,
+            trace=run.trace.snapshot(),
+        )
+        return Ended(run, ended_at, notice)
+
+    async def _close_trace(self, run: Run) -> None:
+        """Write what the calls that were cut added to the trace."""
+        traces = [(run.run_id, run.trace.dump())]
+        try:
+            await self._store.write(lambda db: records.save_traces(db, traces, highest_wall=self._clock.now()))
+        except ProblemError as problem:
+            log.warning("trace-incomplete", run_id=run.run_id, code=problem.code)
+
+    # --- as time passes ----------------------------------------------------------------------------------------
+
+    async def tick(self) -> None:
+        """End what is over, write the traces, forget what is long over: what is done once a second.
+
+        No use of a run waits for this: every call asks the run's own deadline.
+        """
+        over = [entry.run for entry in self._live.values() if entry.run.deadline.ended(self._clock)]
+        unwritten = [entry.run for entry in self._live.values() if entry.run.ended is not None]
+        results = await asyncio.gather(
+            *(self.end(run, "expired") for run in {*over, *unwritten}),
+            self._write_traces(),
+            self._purge(),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException) and not isinstance(result, ProblemError):
+                raise result
+
+    async def _write_traces(self) -> None:
+        changed = [entry.run for entry in self._live.values() if entry.run.trace.dirty]
+        now = self._clock.now()
+        if not changed and now - self._wall_kept_at < _WALL_EVERY_S:
+            return
+        traces = [(run.run_id, run.trace.dump()) for run in changed]
+        try:
+            await self._store.write(lambda db: records.save_traces(db, traces, highest_wall=now))
+        except BaseException:
+            for run in changed:
+                run.trace.dirty = True
+            raise
+        self._wall_kept_at = max(self._wall_kept_at, now)
+
+    async def _purge(self) -> None:
+        if self._clock.boottime() - self._purged_at >= _PURGE_EVERY_S:
+            self._purged_at = self._clock.boottime()
+            ended_before = self._clock.now() - KEEP_ENDED_S
+            while await self._store.write(lambda db: records.purge(db, ended_before=ended_before)):
+                pass
+
+    # --- restart and reload ------------------------------------------------------------------------------------
+
+    async def restore(self) -> None:
+        """Take up the runs of an earlier process, as far as the current grants still allow."""
+        rows = await self._store.read(records.live_runs)
+        highest = await self._store.read(records.highest_wall)
+        ending: list[tuple[Run, str]] = []
+        for row in rows:
+            run, ceiling, reason = self._thaw(row, highest)
+            self._add(_Entry(run, row.token_digest, ceiling))
+            if reason is not None:
+                ending.append((run, reason))
+        await asyncio.gather(*(self.end(run, reason) for run, reason in ending))
+        log.info("runs-restored", live=len(rows) - len(ending), ended=len(ending))
+
+    def _thaw(self, row: RunRow, highest_wall: float) -> tuple[Run, Deadline, str | None]:
+        deadline = Deadline(row.expires_at, row.boot_expires_at, row.boot_id)
+        ceiling = Deadline(row.ceiling_at, row.boot_ceiling_at, row.boot_id)
+        run = Run(
+            run_id=row.run_id,
+            caller=row.caller,
+            trace_id=row.trace_id,
+            params=msgspec.json.decode(row.params, type=dict[str, str]),
+            deadline=_on_this_boot(deadline, self._clock, highest_wall),
+            created_at=row.created_at,
+            trace=Trace() if row.trace is None else Trace.load(row.trace),
+        )
+        ceiling = _on_this_boot(ceiling, self._clock, highest_wall)
+        try:
+            for kept in row.profiles:
+                profile, matcher = self.current.thawed(kept.profile, kept.grant_digest, kept.source)
+                budget = self._budget(run, profile, spent=kept.reserved)
+                run.grant(profile, matcher, budget=budget, leases=self._leases)
+        except ConfigurationError as error:
+            log.error("grant-unreadable", run_id=run.run_id, faults=[str(fault) for fault in error.faults])  # noqa: TRY400 - the faults say it all
+            return run, ceiling, "grant-unreadable"
+        if run.deadline.ended(self._clock):
+            return run, ceiling, "expired"
+        return run, ceiling, narrow(run, self.current)
+
+    async def regrant(self, current: Current) -> None:
+        """Go by ``current`` from now on: new runs, and as far as it is narrower the ones that live."""
+        self.current = current
+        ending: list[tuple[Run, str]] = []
+        for entry in self._live.values():
+            run = entry.run
+            if run.ended is None and (reason := narrow(run, current)) is not None:
+                run.end(reason)
+                ending.append((run, reason))
+        shortened = (self._shorten(entry) for entry in tuple(self._live.values()) if entry.run.ended is None)
+        await asyncio.gather(*(self.end(run, reason) for run, reason in ending), *shortened)
+
+    async def _shorten(self, entry: _Entry) -> None:
+        longest_s = self._ceiling_s(entry)
+        if longest_s < entry.run.deadline.remaining(self._clock):
+            deadline = Deadline.after(self._clock, max(0.0, longest_s))
+            entry.run.deadline = deadline
+            await self._store.write(
+                lambda db: records.move_end(db, entry.run.run_id, deadline=deadline, ceiling=entry.ceiling)
+            )
+
+    # --- parts -------------------------------------------------------------------------------------------------
+
+    def _add(self, entry: _Entry) -> None:
+        self._live[entry.run.run_id] = entry
+        self._by_digest[entry.digest] = entry.run
+
+    def _renamed(self, run_id: str, digest: bytes) -> Run:
+        entry = self._live.get(run_id)
+        if entry is None or entry.run.ended is not None:
+            raise ProblemError("run-ended", "the run that this Idempotency-Key opened has ended")
+        self._by_digest.pop(entry.digest, None)
+        entry.digest = digest
+        self._by_digest[digest] = entry.run
+        log.info("run-token-replaced", run_id=run_id, caller=entry.run.caller)
+        return entry.run
+
+    @asynccontextmanager
+    async def _alone(self, caller: str, key: Idempotency | None) -> AsyncIterator[None]:
+        """Let one request at a time open a run with the same key: the last token written is the one that works."""
+        if key is None:
+            yield
+            return
+        lock = self._key_locks.setdefault((caller, key.key_digest), asyncio.Lock())
+        async with lock:
+            yield
+
+    def _budget(self, run: Run, profile: Profile, *, spent: int = 0) -> Budget:
+        return Budget(profile.max_calls, self._reserve(run, profile.name), spent=spent)
+
+    def _reserve(self, run: Run, profile: str) -> Reserve:
+        async def reserve(wanted: int) -> int:
+            limit = run.profiles[profile].max_calls
+            return await self._store.write(
+                lambda db: records.reserve(db, run.run_id, profile, wanted=wanted, limit=limit)
+            )
+
+        return reserve
+
+
+def _params(granted: list[tuple[Profile, Matcher]], given: Mapping[str, str]) -> dict[str, str]:
+    """Check the params for every profile: each takes the names that it declares, and none may be left over."""
+    refuse_unknown((profile for profile, _ in granted), given)
+    checked: dict[str, str] = {}
+    for profile, _ in granted:
+        checked |= check_params(profile, given)
+    return checked
+
+
+def _ttl(profiles: list[Profile], wanted: float | None) -> float:
+    longest = min(profile.max_ttl_s for profile in profiles)
+    if wanted is None:
+        return min(longest, *(profile.ttl_s for profile in profiles))
+    if not _SHORTEST_TTL_S <= wanted <= longest:
+        raise ProblemError(
+            "ttl-invalid", "the lifetime is shorter than a second or longer than the profile allows", longest_s=longest
+        )
+    return wanted
+
+
+def _digest(token: Secret) -> bytes:
+    digest = tokens.digest(token.reveal(), tokens.RUN)
+    if digest is None:
+        raise AssertionError("a token that was just made has the form of one")
+    return digest
+
+
+def _row(run: Run, digest: bytes, ceiling: Deadline, profiles: list[Profile]) -> RunRow:
+    return RunRow(
+        run_id=run.run_id,
+        caller=run.caller,
+        trace_id=run.trace_id,
+        params=msgspec.json.encode(run.params),
+        token_digest=digest,
+        created_at=run.created_at,
+        expires_at=run.deadline.expires_at,
+        boot_expires_at=run.deadline.boot_expires_at,
+        ceiling_at=ceiling.expires_at,
+        boot_ceiling_at=ceiling.boot_expires_at,
+        boot_id=run.deadline.boot_id,
+        profiles=tuple(
+            ProfileRow(profile=profile.name, grant_digest=profile.digest, source=profile.source) for profile in profiles
+        ),
+    )
+
+
+def _on_this_boot(deadline: Deadline, clock: Clock, highest_wall: float) -> Deadline:
+    """Return the same end on the boot clock of this boot.
+
+    After a reboot only the wall clock knows how much is left; from then on both clocks count again.
+    """
+    if deadline.boot_id == clock.boot_id():
+        return deadline
+    left = deadline.remaining(clock, highest_wall=highest_wall)
+    return Deadline(min(deadline.expires_at, clock.now() + left), clock.boottime() + left, clock.boot_id())
