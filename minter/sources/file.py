@@ -1,0 +1,66 @@
+"""``file:PATH``: a file of the minter's user that nobody else can open.
+
+Refused: a file that group or others can open, of another owner than the minter's user or root, a link in the last
+part of the path, anything but a regular file. Relative paths count from the settings' folder.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import ClassVar
+
+from config.load import sync_directory, write_atomic
+from config.secret import Secret
+from minter.sources import Context, SourceError, _files
+
+
+class FileSource:
+    """A file."""
+
+    name: ClassVar[str] = "file"
+    example: ClassVar[str] = "file:/etc/minter/cf-parent"
+    hint: ClassVar[str] = ""
+
+    def __init__(self, context: Context) -> None:
+        self._base = context.base
+
+    def check(self, place: str) -> None:
+        """Raise when ``place`` cannot be a path."""
+        if "\0" in place or place.endswith("/"):
+            raise SourceError("is not the path of a file")
+
+    def read(self, place: str) -> Secret:
+        """Return the file's text."""
+        return _files.read(self._base / place, _check)
+
+    def write(self, place: str, value: Secret) -> None:
+        """Replace the file atomically, mode 0600."""
+        path = self._base / place
+        try:
+            # What a killed write left holds a secret, too.
+            for stale in path.parent.glob(f".{path.name}.*.tmp"):
+                stale.unlink(missing_ok=True)
+            write_atomic(path, value.reveal().encode(), mode=0o600)
+        except OSError as error:
+            raise SourceError(f"cannot be written ({type(error).__name__})") from None
+
+    def delete(self, place: str) -> None:
+        """Remove the file, durably."""
+        path = self._base / place
+        try:
+            path.unlink(missing_ok=True)
+            sync_directory(path.parent)
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise SourceError(f"cannot be deleted ({type(error).__name__})") from None
+
+
+def _check(status: os.stat_result) -> None:
+    if status.st_uid not in (0, os.geteuid()):
+        raise SourceError("belongs to another user", "chown it to the minter's user")
+    if status.st_mode & 0o077:
+        raise SourceError("can be opened by others", "chmod 0600")
+
+
+SOURCE = FileSource
