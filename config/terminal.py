@@ -1,0 +1,117 @@
+"""How both programs speak to an operator: data on stdout, messages on stderr.
+
+A table is drawn by rich on a terminal (``NO_COLOR`` is obeyed) and is lines of tab-separated cells under a header
+when it is piped; ``-`` stands for nothing. What a service reports may hold text that others chose (a trace id): no
+control character of it reaches the terminal, and nothing in it is read as markup.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from config.secret import Secret
+
+_program = "minter-broker"
+
+
+def set_program(name: str) -> None:
+    """Set the name that messages start with."""
+    global _program  # noqa: PLW0603 - a process is one program
+    _program = name
+
+
+def say(text: str) -> None:
+    """Write a message to stderr."""
+    sys.stderr.write(f"{_program}: {plain(text)}\n")
+
+
+def note(text: str) -> None:
+    """Write lines of explanation to stderr, as they are."""
+    sys.stderr.write("".join(plain(line) + "\n" for line in text.splitlines()))
+
+
+def out(text: str) -> None:
+    """Write a line of data to stdout."""
+    sys.stdout.write(plain(text) + "\n")
+
+
+def out_secret(secret: Secret) -> None:
+    """Write a new token to stdout, alone: the one time that it is shown."""
+    sys.stdout.write(secret.reveal() + "\n")
+
+
+def out_json(value: Any) -> None:
+    """Write ``value`` to stdout as JSON that people can read too."""
+    sys.stdout.write(json.dumps(value, indent=2, ensure_ascii=True) + "\n")
+
+
+def out_json_line(value: Any) -> None:
+    """Write ``value`` to stdout as one line of JSON."""
+    sys.stdout.write(json.dumps(value, separators=(",", ":"), ensure_ascii=True) + "\n")
+
+
+def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """Write a table to stdout."""
+    cells = [[_cell(value) for value in row] for row in rows]
+    if not sys.stdout.isatty():
+        for line in ([*columns], *cells):
+            sys.stdout.write("\t".join(line) + "\n")
+        return
+    from rich import box  # noqa: PLC0415 - only a terminal needs it
+    from rich.console import Console  # noqa: PLC0415
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
+    drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
+    for column in columns:
+        drawn.add_column(column, overflow="fold")
+    for row in cells:
+        drawn.add_row(*(Text(cell) for cell in row))
+    Console().print(drawn)
+
+
+def pairs(rows: Iterable[tuple[str, Any]]) -> None:
+    """Write ``name: value`` lines to stdout, aligned on a terminal."""
+    listed = [(name, _cell(value)) for name, value in rows]
+    width = max((len(name) for name, _ in listed), default=0) if sys.stdout.isatty() else 0
+    for name, value in listed:
+        sys.stdout.write(f"{name + ':':<{width + 1}} {value}\n")
+
+
+def ask_secret(what: str) -> Secret:
+    """Read a secret from stdin: without echo at a terminal, else the whole of it, less one trailing line break."""
+    value = getpass.getpass(f"{what}: ") if sys.stdin.isatty() else sys.stdin.read()
+    for ending in ("\r\n", "\n"):
+        if value.endswith(ending):
+            value = value.removesuffix(ending)
+            break
+    return Secret(value)
+
+
+def instant(seconds: float | str | None) -> str:
+    """Write an instant for people: UTC, whole seconds. Wire texts (RFC 3339) pass as they are."""
+    if seconds is None or seconds == "":
+        return ""
+    if isinstance(seconds, str):
+        return seconds
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def plain(text: str) -> str:
+    """Return ``text`` with every control character spelt out."""
+    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+
+
+def _cell(value: Any) -> str:
+    if value is None or value in ("", []):
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | tuple):
+        return ", ".join(_cell(item) for item in value)
+    return plain(str(value))

@@ -1,0 +1,83 @@
+"""How the command line speaks to the running minter: JSON over the admin socket, known by the user's id.
+
+What the minter refuses becomes a :class:`config.commands.CommandError` with its code and detail; a minter that does
+not answer becomes :class:`config.commands.UnreachableError` (status 75) with what to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from config.commands import CommandError, UnreachableError, problem_status
+from config.errors import ExitCode
+from config.secret import Secret
+from config.settings import MinterSettings
+from minter import egress
+
+
+class AdminClient:
+    """The admin API of the minter that ``settings`` describes."""
+
+    def __init__(self, settings: MinterSettings) -> None:
+        sockets = [listener.removeprefix("unix:") for listener in settings.admin_listen if listener.startswith("unix:")]
+        if not sockets:
+            raise CommandError(
+                ExitCode.CONFIGURATION, "admin_listen names no Unix socket, so there is no way to the running minter"
+            )
+        self.socket_path = sockets[0]
+
+    def get(self, path: str, **query: str | None) -> Any:
+        """Read something. Errors: ``CommandError``."""
+        return self._ask("GET", path, query)
+
+    def delete(self, path: str, **query: str | None) -> Any:
+        """Revoke something. Errors: ``CommandError``."""
+        return self._ask("DELETE", path, query)
+
+    def post(self, path: str, body: Mapping[str, Any], *, secret: Secret | None = None) -> Any:
+        """Do something; ``secret`` is sent as the member ``value``. Errors: ``CommandError``."""
+        sent = dict(body) if secret is None else {**body, "value": secret.reveal()}
+        return self._ask("POST", path, {}, msgspec.json.encode(sent))
+
+    def answers(self) -> bool:
+        """Say whether a minter answers at all."""
+        try:
+            asyncio.run(egress.ask(self.socket_path, "GET", "/livez", timeout_s=5.0))
+        except (egress.EgressError, PermissionError):
+            return False
+        return True
+
+    def _ask(self, method: str, path: str, query: Mapping[str, str | None], body: bytes | None = None) -> Any:
+        given = {name: value for name, value in query.items() if value is not None}
+        try:
+            answer = asyncio.run(egress.ask(self.socket_path, method, path, query=given, body=body))
+        except PermissionError:
+            raise CommandError(
+                ExitCode.REFUSED,
+                f"user {os.geteuid()} may not open the minter's admin socket {self.socket_path}",
+                "Run this as the minter's user or as root; further users: operator_uids with socket_group.",
+            ) from None
+        except egress.EgressError as error:
+            raise UnreachableError(
+                f"no minter answers at {self.socket_path}: {error.reason}",
+                "Is it running? Start it with minter serve, or name its settings with --config.",
+            ) from None
+        return _decoded(answer)
+
+
+def _decoded(answer: egress.Answer) -> Any:
+    try:
+        document = msgspec.json.decode(answer.body) if answer.body else None
+    except msgspec.DecodeError:
+        raise CommandError(ExitCode.UNEXPECTED, f"the minter answered {answer.status} and no JSON") from None
+    if answer.status < 400:  # noqa: PLR2004 - HTTP
+        return document
+    problem = document if isinstance(document, dict) else {}
+    code = str(problem.get("code", "unknown"))
+    words = f"{problem.get('title', 'refused')}: {problem.get('detail', '')} [{code}]"
+    raise CommandError(problem_status(code, answer.status), words)

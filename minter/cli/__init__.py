@@ -1,0 +1,26 @@
+"""The ``minter`` command: one file for each command or group; only the one asked for is imported."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+from config import commands
+
+_COMMANDS = {
+    "init": ("minter.cli.init", "Write a directory to start from."),
+    "serve": ("minter.cli.serve", "Run the minter."),
+    "rotate": ("minter.cli.rotate", "Rotate a custody key."),
+    "brokers": ("minter.cli.brokers", "Create, list, rotate and revoke the credentials of brokers."),
+    "keys": ("minter.cli.keys", "List and show custody keys; pin one to other origins."),
+    "leases": ("minter.cli.leases", "List leases; revoke one, many or all."),
+    "audit": ("minter.cli.audit", "Verify, read and export the audit log."),
+    "custody": ("minter.cli.custody", "Report where every key is, how old it is and who used it."),
+    "kinds": ("minter.cli.kinds", "List and explain the token kinds."),
+    "doctor": ("minter.cli.doctor", "Look for what is wrong with this installation."),
+    "reload": ("minter.cli.reload", "Let the running minter read grants, brokers and keys again."),
+}
+
+
+def main() -> NoReturn:
+    """Run the ``minter`` command."""
+    commands.run("minter", "Keep API keys and lend short-lived credentials to brokers.", _COMMANDS)

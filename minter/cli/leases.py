@@ -1,0 +1,150 @@
+"""``minter leases``: what is on loan, and taking it back."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from config import commands, terminal
+from config.clock import parse_rfc3339, rfc3339
+from config.commands import CommandError
+from config.durations import parse_duration
+from config.errors import ExitCode
+from minter.admin_client import AdminClient
+from minter.cli import options
+
+app = commands.group("List leases; revoke one, many or all.")
+
+#: States in which a credential may still be good for something.
+LIVE = ("intent", "active", "revoking", "orphan_suspect", "irrevocable")
+
+Run = Annotated[str | None, typer.Option("--run", help="Only of this run.")]
+Key = Annotated[str | None, typer.Option("--key", help="Only made with this custody key.")]
+Kind = Annotated[str | None, typer.Option("--kind", help="Only of this token kind.")]
+Caller = Annotated[str | None, typer.Option("--caller", help="Only of this caller's runs.")]
+Profile = Annotated[str | None, typer.Option("--profile", help="Only of this profile.")]
+
+
+@app.command(name="list")
+def list_(
+    *,
+    run: Run = None,
+    key: Key = None,
+    kind: Kind = None,
+    caller: Caller = None,
+    profile: Profile = None,
+    state: Annotated[str | None, typer.Option("--state", help="Only in this state.")] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Ended ones too.")] = False,
+    json: options.Json = False,
+    config: options.Config = options.DEFAULT,
+) -> None:
+    """List the leases that are not over: id, run, profile, state and end. No credential is among it."""
+    leases = _find(
+        AdminClient(options.settings(config)), run=run, key=key, kind=kind, caller=caller, profile=profile, state=state
+    )
+    if not (all_ or state):
+        leases = [lease for lease in leases if lease["state"] in LIVE]
+    if json:
+        terminal.out_json({"leases": leases})
+        return
+    _show(leases)
+
+
+@app.command()
+def revoke(
+    lease: Annotated[str | None, typer.Argument(metavar="[LEASE]", help="One lease, by its id.")] = None,
+    *,
+    run: Run = None,
+    key: Key = None,
+    kind: Kind = None,
+    caller: Caller = None,
+    profile: Profile = None,
+    since: Annotated[
+        str | None, typer.Option("--since", help="Only made since then: 2h, or 2026-11-30T12:00:00Z.")
+    ] = None,
+    all_: Annotated[bool, typer.Option("--all", help="Every live lease.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only list what would be revoked.")] = False,
+    json: options.Json = False,
+    config: options.Config = options.DEFAULT,
+) -> None:
+    """End one lease, those that match every given filter, or all of them.
+
+    Brokers drop the credentials within a second. How each ended is said as it is: a static key that was lent stays
+    valid upstream until it is rotated (key_still_valid).
+    """
+    filters = {"run": run, "key": key, "kind": kind, "caller": caller, "profile": profile}
+    given = any(filters.values()) or since is not None
+    if [lease is not None, given, all_].count(True) != 1:
+        raise CommandError(ExitCode.USAGE, "give one LEASE, or filters, or --all", "See: minter leases revoke --help")
+    instant = None if since is None else _since(since)
+    client = AdminClient(options.settings(config))
+    if dry_run:
+        found = [
+            one
+            for one in _find(client, **filters)
+            if one["state"] in LIVE
+            and (lease is None or one["lease_id"] == lease)
+            and (instant is None or parse_rfc3339(one["created_at"]) >= parse_rfc3339(instant))
+        ]
+        if json:
+            terminal.out_json({"leases": found})
+        else:
+            _show(found)
+        terminal.say(f"{len(found)} leases would be revoked; nothing was done")
+        return
+    if lease is not None:
+        answer = client.delete(f"/v1/leases/{lease}")
+    else:
+        answer = client.delete("/v1/leases", **filters, since=instant, all="true" if all_ else None)
+    ended = answer["leases"]
+    if json:
+        terminal.out_json(answer)
+    else:
+        terminal.table(
+            ("LEASE", "PROFILE", "KIND", "STATE", "HOW"),
+            ((one["lease_id"], one["profile"], one["kind"], one["state"], one.get("how")) for one in ended),
+        )
+    _say_how(ended)
+
+
+def _say_how(ended: list[dict[str, Any]]) -> None:
+    terminal.say(f"{len(ended)} leases revoked")
+    if pending := sum(one["state"] == "revoking" for one in ended):
+        terminal.say(f"{pending} of them are still being revoked at the issuer; see: minter leases list")
+    if valid := sum(one.get("how") == "key_still_valid" for one in ended):
+        terminal.say(
+            f"{valid} of them lent a static key, which stays valid upstream: rotate it with minter rotate ALIAS"
+        )
+
+
+def _find(client: AdminClient, **filters: str | None) -> list[dict[str, Any]]:
+    leases: list[dict[str, Any]] = client.get("/v1/leases", **filters)["leases"]
+    return leases
+
+
+def _show(leases: list[dict[str, Any]]) -> None:
+    terminal.table(
+        ("LEASE", "BROKER", "CALLER", "RUN", "PROFILE", "KIND", "STATE", "EXPIRES", "HOW"),
+        (
+            (
+                *(one.get(name) for name in ("lease_id", "broker", "caller", "run_id", "profile", "kind", "state")),
+                terminal.instant(one.get("expires_at")),
+                one.get("how"),
+            )
+            for one in leases
+        ),
+    )
+
+
+def _since(text: str) -> str:
+    try:
+        return rfc3339(parse_rfc3339(text))
+    except ValueError:
+        pass
+    try:
+        return rfc3339(options.now() - parse_duration(text))
+    except ValueError:
+        raise CommandError(
+            ExitCode.USAGE, "--since takes a duration such as 2h or an instant such as 2026-11-30T12:00:00Z"
+        ) from None

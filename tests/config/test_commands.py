@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.worlds.console import Console
+
+
+@pytest.fixture
+def console(tmp_path):
+    return Console(tmp_path)
+
+
+@pytest.mark.parametrize("program", ["minter", "broker"])
+def test_help_lists_every_command_and_imports_nothing_heavy(program):
+    code = (
+        "import sys\n"
+        f"sys.argv = ['{program}', '--help']\n"
+        f"from {program}.cli import main\n"
+        "try: main()\n"
+        "except SystemExit as end: assert end.code == 0\n"
+        "heavy = {'aiohttp', 'sqlalchemy', 'starlette', 'uvicorn', 'cryptography', 'jsonschema', 'structlog'}\n"
+        "assert not heavy & set(sys.modules), heavy & set(sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "doctor" in done.stdout
+
+
+@pytest.mark.parametrize("program", ["minter", "broker"])
+@pytest.mark.parametrize("arguments", [("relaod",), ("reload", "--nonsense"), ("init",), ()])
+def test_a_usage_error_ends_with_two_and_says_so_on_stderr(console, program, arguments):
+    done = console(program, *arguments)
+    assert (done.status, done.out) == (2, "")
+    assert "Usage:" in done.err
+
+
+def test_a_misspelt_command_is_met_with_a_guess(console):
+    assert "Did you mean 'reload'?" in console("minter", "relaod").err
+
+
+@pytest.mark.parametrize("program", ["minter", "broker"])
+def test_the_version_is_printed_alone(console, program):
+    done = console(program, "--version")
+    assert done.status == 0
+    assert done.out.startswith(f"{program} ")
+
+
+@pytest.mark.parametrize(
+    ("program", "commands"),
+    [
+        ("minter", "init serve rotate brokers keys leases audit custody kinds doctor reload"),
+        ("broker", "init serve check explain callers runs exec doctor reload"),
+    ],
+)
+def test_every_command_is_there_and_explains_itself(console, program, commands):
+    for command in commands.split():
+        done = console(program, command, "--help")
+        assert done.status == 0, (command, done.err)
+        assert done.out.startswith(f"Usage: {program} {command}")
+
+
+def test_settings_that_do_not_load_end_with_three_and_every_fault_on_a_line(console):
+    (console.root / "minter.toml").write_text('auditt = "x"\nlisten = 3\ndrain = "soon"\n')
+    done = console("minter", "brokers", "list")
+    assert (done.status, done.out) == (3, "")
+    assert "did you mean audit?" in done.err
+    assert "listen" in done.err
+
+
+def test_a_mistake_of_ours_ends_with_one_and_shows_no_value(console, tmp_path):
+    code = (
+        "import sys, types, typer\n"
+        "module = types.ModuleType('broken'); module.app = typer.Typer()\n"
+        "@module.app.command()\n"
+        "def go() -> None: raise RuntimeError('sekret-CANARY')\n"
+        "sys.modules['broken'] = module; sys.argv = ['minter', 'go']\n"
+        "from config import commands\n"
+        "commands.run('minter', 'x', {'go': ('broken', 'x')})\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "RuntimeError" in done.stderr
+    assert "minter: unexpected" in done.stderr
