@@ -1,0 +1,351 @@
+"""One connection: a subclass of uvicorn's httptools protocol that refuses before the application is asked.
+
+ASGI does not carry the raw request target (``/a?``, ``/a#b`` and ``http://evil/a`` all look like ``/a``) nor who is at
+the other end of a Unix socket, and stock uvicorn takes megabytes of headers and waits for ever. Here:
+
+- ``scope["target"]`` holds the request target, byte for byte; ``scope["peer"]`` a :class:`~config.listeners.Peer` or
+  None; ``scope["listener"]`` the listener as written; ``scope["tls_subject"]`` the client certificate's subject or
+  None; ``scope["body_length"]`` the announced length, None for a chunked body.
+- A refusal is problem+json, and the connection is closed after it. Answers keep the order of their requests: a refusal
+  waits until the answers before it are complete.
+- Deadlines are looked at by one sweep over all connections (:meth:`Protocol.sweep`), not by a timer a request.
+
+Overridden internals of uvicorn are pinned by ``tests/config/test_server_pin.py``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+import sys
+import urllib.parse
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import httptools
+from uvicorn.config import Config
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
+from uvicorn.server import ServerState
+
+from config.http_cycle import Cycle, reset
+from config.http_head import BODY, HEAD, IDLE, HeadReader
+from config.listeners import Listener, ListenerGroup, Peer
+from config.problems import ProblemError
+
+_NEVER: Final = float("inf")
+#: After a refusal: for how long and how much is still read, so that a client in the middle of sending gets to see it.
+_LINGER_S: Final = 2.0
+_LINGER_BYTES: Final = 1024 * 1024
+#: How much of a body is thrown away to keep a connection, when the answer was complete before it.
+_LEFTOVER_BYTES: Final = 256 * 1024
+
+_ALLOW: Final = (b"allow", b"GET, HEAD, POST, PUT, PATCH, DELETE")
+_ASGI: Final = {"version": "3.0", "spec_version": "2.4"}
+
+
+@dataclass(slots=True, eq=False)
+class GroupState:
+    """What the connections of one group share. ``now`` is coarse: the sweep sets it."""
+
+    group: ListenerGroup
+    server_state: ServerState
+    now: float
+    hosts: frozenset[str] | None = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.hosts = self.group.allowed_hosts()
+
+    def sweep(self, now: float) -> None:
+        """Let every connection look at its deadline."""
+        self.now = now
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Protocol):
+                connection.sweep(now)
+
+
+class Protocol(HeadReader):
+    """One connection. ``active`` is the request being answered, ``cycle`` the last one read: it may still wait."""
+
+    def __init__(self, config: Config, state: GroupState, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
+        super().__init__(config, state.server_state, loop, group=state.group, hosts=state.hosts, listener=listener)
+        self.state = state
+        self.cycle: Cycle | None = None  # type: ignore[assignment]
+        self.active: Cycle | None = None
+        self.base_scope: dict[str, Any] = {}
+        self.deadline = _NEVER
+        self.write_deadline = _NEVER
+        self.leftover = 0
+        self.refusal: ProblemError | None = None
+        self.closing = False
+
+    # --- the connection ---
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """Take a connection; what is the same for all its requests is put together here."""
+        full = len(self.connections) >= self.limits.max_connections
+        super().connection_made(transport)
+        unix = self.listener.kind == "unix"
+        self.own_host = self.server[0] if self.server and not unix else ""
+        self.base_scope = {
+            "type": "http",
+            "asgi": _ASGI,
+            "http_version": "1.1",
+            "server": self.server,
+            "client": self.client,
+            "scheme": self.scheme,
+            "root_path": "",
+            "listener": str(self.listener),
+            "peer": peer_of(transport.get_extra_info("socket")) if unix else None,
+            "tls_subject": subject_of(transport.get_extra_info("peercert")),
+        }
+        self.deadline = self.state.now + self.limits.header_s
+        if full:
+            self.phase = HEAD
+            self.refuse(ProblemError("too-many-requests", "too many connections", retry_after=1))
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the application of the request being answered; forget those that wait."""
+        self.closing = True
+        self.pipeline.clear()
+        if self.active is not None and not self.active.response_complete:
+            self.active.disconnect()
+        super().connection_lost(exc)
+
+    def eof_received(self) -> None:
+        """Take the client's end of sending: a request that is not complete never will be."""
+        if self.phase == BODY or (self.phase == HEAD and self.fed):
+            self.refuse(ProblemError("request-malformed", "the request ended before it was complete"))
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser, counting a head's bytes as they arrive."""
+        if self.closing:
+            self.leftover += len(data)
+            if self.leftover > _LINGER_BYTES:
+                self.transport.abort()
+            return
+        if self.phase == IDLE:
+            self.phase = HEAD
+            self.fed = 0
+            self.deadline = self.state.now + self.limits.header_s
+        if self.phase == HEAD:
+            self.fed += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            self.refuse(ProblemError("upgrade-refused"))
+        except httptools.HttpParserError as error:
+            cause = error.__context__
+            # llhttp's reasons are fixed phrases: they hold nothing of the request.
+            self.refuse(cause if isinstance(cause, ProblemError) else ProblemError("request-malformed", str(error)))
+        else:
+            if self.phase == HEAD and self.fed > self.limits.header_bytes:
+                self.refuse(self.too_large())
+
+    def sweep(self, now: float) -> None:
+        """Close or refuse what is too slow."""
+        if now >= self.write_deadline:
+            reset(self.transport)
+        elif now < self.deadline:
+            return
+        elif self.closing:
+            self.transport.abort()
+        elif self.phase == BODY and self.cycle is not None and not self.cycle.response_complete:
+            if self.flow.read_paused or self.cycle.waiting_for_100_continue:
+                # It is the application that does not read; its time is its own matter.
+                self.deadline = now + self.limits.body_idle_s
+            else:
+                self.refuse(ProblemError("request-timeout"))
+        elif self.phase == HEAD and self.fed:
+            self.refuse(ProblemError("request-timeout"))
+        else:
+            self.transport.close()
+
+    def shutdown(self) -> None:
+        """Begin the end: what waits is dropped, the answer under way may finish."""
+        self.pipeline.clear()
+        if self.active is None:
+            self.transport.close()
+        else:
+            self.active.keep_alive = False
+
+    def pause_writing(self) -> None:
+        """Note that the client does not keep up."""
+        self.write_deadline = self.state.now + self.limits.write_idle_s
+        super().pause_writing()
+
+    def resume_writing(self) -> None:
+        """Note that the client keeps up again."""
+        self.write_deadline = _NEVER
+        super().resume_writing()
+
+    # --- requests ---
+
+    def on_message_begin(self) -> None:
+        """Begin a request; one that begins in the middle of a chunk has its own time."""
+        if self.phase != HEAD:
+            self.deadline = self.state.now + self.limits.header_s
+        super().on_message_begin()
+
+    def begin(self, version: str, method: bytes) -> None:
+        """Start the application, or queue the request behind the answer under way."""
+        if len(self.pipeline) >= self.limits.max_pipelined:
+            raise ProblemError("too-many-requests", "too many requests wait on this connection", retry_after=1)
+        raw_path, _, query = self.url.partition(b"?")
+        path = raw_path.decode("ascii")
+        scope = self.base_scope.copy()
+        scope["method"] = method.decode("ascii")
+        scope["headers"] = self.headers
+        scope["target"] = self.url
+        scope["path"] = urllib.parse.unquote(path) if "%" in path else path
+        scope["raw_path"] = raw_path
+        scope["query_string"] = query
+        scope["body_length"] = self.body_length
+        new = version == "1.1"
+        if not new:
+            scope["http_version"] = version
+        if self.body_length != 0:
+            self.phase = BODY
+            self.deadline = self.state.now + self.limits.body_idle_s
+        self.cycle = Cycle(
+            scope,
+            self.transport,
+            self.flow,
+            by=self.group.by,
+            default_headers=self.server_state.default_headers,
+            expect_100_continue=new and self.expect_100_continue,
+            keep_alive=new and self.parser.should_keep_alive(),
+            on_response=self.on_response_complete,
+        )
+        if self.active is None:
+            self._answer(self.cycle)
+        else:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((self.cycle, self.app))
+
+    def _answer(self, cycle: Any) -> None:
+        self.active = cycle
+        self._start_asgi_task(cycle, self.app)
+
+    def on_body(self, body: bytes) -> None:
+        """Hand a piece of body on; stop reading while the application does not keep up."""
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            self.leftover += len(body)
+            if self.leftover > _LEFTOVER_BYTES:
+                raise ProblemError("request-too-large")
+            return
+        limits = self.limits
+        self.deadline = min(self.state.now + limits.body_idle_s, self.deadline + len(body) / limits.body_rate)
+        cycle.body += body
+        if len(cycle.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        cycle.message_event.set()
+
+    def on_message_complete(self) -> None:
+        """End a request's reading."""
+        self.phase = IDLE
+        self.leftover = 0
+        cycle = self.cycle
+        if cycle is None or cycle.response_complete:
+            self.deadline = self.state.now + self.limits.keep_alive_s
+            return
+        self.deadline = _NEVER
+        cycle.more_body = False
+        cycle.message_event.set()
+
+    # --- answers ---
+
+    def on_response_complete(self) -> None:
+        """Go on after an answer: the next request that waits, a refusal that waits, or idleness."""
+        self.server_state.total_requests += 1
+        done = self.active
+        self.active = None
+        if self.transport.is_closing():
+            return
+        if done is not None and not done.keep_alive:
+            self._close_gently()
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._answer(self.pipeline.pop()[0])
+        elif self.refusal is not None:
+            self._write_refusal(self.refusal)
+        elif self.phase == IDLE:
+            self.deadline = self.state.now + self.limits.keep_alive_s
+
+    def refuse(self, error: ProblemError) -> None:
+        """Answer ``error`` in its turn, read no further request, and close."""
+        if self.closing:
+            return
+        self.closing = True
+        self.deadline = _NEVER
+        if self.group.on_refused is not None:
+            self.group.on_refused(error.code)
+        cycle = self.cycle if self.phase == BODY else None
+        if cycle is None or cycle is not self.active:
+            # The request that is refused never began, or waits. (Or is answered: then its body is what went wrong.)
+            self.pipeline = deque(entry for entry in self.pipeline if entry[0] is not cycle)
+            if self.active is not None:
+                self.refusal = error
+            elif cycle is not None:
+                self._close_gently()
+            else:
+                self._write_refusal(error)
+            return
+        # The application already works on it: it sees its client gone.
+        cycle.disconnect()
+        self.active = None
+        if cycle.response_started:
+            cycle.cut()
+        else:
+            self._write_refusal(error)
+
+    def _write_refusal(self, error: ProblemError) -> None:
+        body = error.body(self.group.by)
+        content = [STATUS_LINE[error.status]]
+        headers = [*self.server_state.default_headers, *error.headers(self.group.by)]
+        if error.code == "method-not-supported":
+            headers.append(_ALLOW)
+        for name, value in headers:
+            content += (name, b": ", value, b"\r\n")
+        content.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(body))
+        if self.parser.get_method() != b"HEAD":
+            content.append(body)
+        self.transport.write(b"".join(content))
+        self._close_gently()
+
+    def _close_gently(self) -> None:
+        """Close so that what was written arrives.
+
+        Closing at once while the client is still sending would reset the connection, and the client would lose the
+        answer: the writing side is closed, and for a moment the rest is read and thrown away.
+        """
+        self.closing = True
+        self.leftover = 0
+        if self.phase == IDLE or not self.transport.can_write_eof():
+            self.transport.close()
+            return
+        self.deadline = self.state.now + _LINGER_S
+        self.flow.resume_reading()
+        self.transport.write_eof()
+
+
+def peer_of(sock: Any) -> Peer | None:
+    """Return who connected a Unix socket, or None where the kernel does not say."""
+    if sys.platform == "linux":
+        pid, uid, gid = struct.unpack("iII", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+        return Peer(uid=uid, gid=gid, pid=pid)
+    if sys.platform == "darwin":  # LOCAL_PEERCRED: struct xucred of version, uid, number of groups, groups
+        credentials = struct.unpack("=IIhxx16I", sock.getsockopt(0, 1, 76))
+        return Peer(uid=credentials[1], gid=credentials[3], pid=0)
+    return None
+
+
+def subject_of(certificate: Any) -> str | None:
+    """Return a verified client certificate's subject as ``CN=x,O=y``, or None without one."""
+    if not certificate:
+        return None
+    return ",".join(f"{name}={value}" for part in certificate.get("subject", ()) for name, value in part)

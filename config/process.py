@@ -1,0 +1,78 @@
+"""What both programs do to their own process before they touch a secret, and what a child of theirs is given.
+
+Not dumpable means: no core file, no ``ptrace``, and ``/proc/PID/{mem,environ,maps}`` closed to other processes of the
+same user; root stays root.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import resource
+import sys
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from config.errors import ConfigurationError, Fault
+
+_PR_GET_DUMPABLE: Final = 3
+_PR_SET_DUMPABLE: Final = 4
+_DEFAULT_PATH: Final = "/usr/local/bin:/usr/bin:/bin"
+
+#: What a child gets from our environment: where programs are, and how the person at the terminal reads.
+HARMLESS: Final = ("PATH", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LC_MESSAGES", "LC_TIME", "TZ", "TERM", "NO_COLOR")
+
+
+def harden() -> None:
+    """Close the process: new files are the owner's only, no core dumps, not dumpable (Linux).
+
+    Errors: ``ConfigurationError`` when the kernel refuses; a program that holds secrets must not go on then.
+    """
+    os.umask(0o077)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if sys.platform != "linux":
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 or libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise ConfigurationError([Fault("process", "the kernel does not let this process be made undumpable")])
+
+
+def raise_open_files() -> None:
+    """Take as many open files as the hard limit allows: a call of the broker needs two."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        except (ValueError, OSError):
+            # macOS reports an unlimited hard limit that it does not grant; the soft one stays.
+            return
+
+
+def refuse_root(program: str, *, allowed: bool) -> None:
+    """Refuse to run as root unless the settings allow it.
+
+    Errors: ``ConfigurationError``.
+    """
+    if os.geteuid() == 0 and not allowed:
+        raise ConfigurationError(
+            [
+                Fault(
+                    program,
+                    "runs as root, and nothing here needs root",
+                    f"start it as a user of its own, or set allow_root = true or {program.upper()}_ALLOW_ROOT=1",
+                )
+            ]
+        )
+
+
+def child_environment(
+    environ: Mapping[str, str], *, extra: Mapping[str, str] | None = None, passed: Iterable[str] = HARMLESS
+) -> dict[str, str]:
+    """Return the whole environment of a child: the ``passed`` names of ``environ``, then ``extra``.
+
+    Nothing else of ours gets through: not a token, a proxy, a path of a credential, a switch of the dynamic linker.
+    """
+    child = {name: environ[name] for name in passed if environ.get(name)}
+    child.setdefault("PATH", _DEFAULT_PATH)
+    child.update(extra or {})
+    return child
