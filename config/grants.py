@@ -1,0 +1,99 @@
+"""Grants files: the way in. Pure: what a grants file refers to is read by the callbacks handed in.
+
+Order: strict JSON, the schema of ``config/grantsfile.py`` (every fault with its full path), the rules of
+``config/compiling.py``; all that is wrong is raised at once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from config import strictjson
+from config.compiling import PROFILE_NAME, CheckObject, Compiler, ReadPreamble
+from config.errors import ConfigurationError, Fault
+from config.grantsfile import ProfileSource
+from config.profiles import Grants, Profile, RouteRule
+from config.schema import grants_faults
+
+__all__ = ["Grants", "Profile", "RouteRule", "compile_profile", "parse_grants"]
+
+_LEAST: Mapping[str, Any] = {"base_url": "https://invalid", "allowed_callers": []}
+
+
+def parse_grants(
+    data: bytes,
+    *,
+    name: str,
+    read_preamble: ReadPreamble | None = None,
+    check_placement: CheckObject | None = None,
+    check_token: CheckObject | None = None,
+) -> Grants:
+    """Parse and compile a grants file.
+
+    ``name`` stands before every place. ``read_preamble`` returns the bytes of a ``preamble_file``; ``check_placement``
+    and ``check_token`` get the place and the object, and return what is wrong with it. Without one of them that part
+    is not checked, because another program checks it.
+
+    Errors: ``ConfigurationError`` with every fault.
+    """
+    document, faults = strictjson.parse(data, where=name)
+    found = grants_faults(document, where=name)
+    faults += found
+    profiles = document.get("profiles") if isinstance(document, dict) else None
+    compiled = {}
+    for profile_name, written in profiles.items() if isinstance(profiles, dict) else ():
+        where = f"{name}: profiles.{profile_name}"
+        if not PROFILE_NAME.fullmatch(profile_name):
+            faults.append(Fault(where, "a profile's name is letters, digits and . _ -, at most 64, no mark first"))
+        if not isinstance(written, dict):
+            continue
+        known = {fault.where for fault in found}
+        compiler = Compiler(profile_name, where, known_faulty=known, read_preamble=read_preamble)
+        profile = compiler.compile(_source(written, where, known), written)
+        faults += compiler.faults
+        for field, check, value in (
+            ("placement", check_placement, profile.placement),
+            ("token", check_token, profile.token),
+        ):
+            place = f"{where}.{field}"
+            if check is not None and value is not None and not any(_within(fault.where, place) for fault in faults):
+                faults += check(place, value)
+        compiled[profile_name] = profile
+    if faults:
+        raise ConfigurationError(list(dict.fromkeys(faults)))
+    digest = hashlib.sha256(strictjson.canonical(profiles)).hexdigest()
+    return Grants(MappingProxyType(compiled), f"sha256:{digest}")
+
+
+def compile_profile(name: str, source: bytes) -> Profile:
+    """Compile a profile again from :attr:`config.profiles.Profile.source`, as a run that was stored needs it.
+
+    Errors: ``ConfigurationError`` when it is none (any more).
+    """
+    grants = parse_grants(b'{"profiles":{' + strictjson.canonical(name) + b":" + source + b"}}", name="stored grant")
+    return grants.profiles[name]
+
+
+def _source(written: dict[str, Any], where: str, faulty: set[str]) -> ProfileSource:
+    """Convert what the schema has nothing against; what it has named is left out, or replaced in a list of routes."""
+    usable: dict[str, Any] = {}
+    for field, value in written.items():
+        place = f"{where}.{field}"
+        wrong = {fault for fault in faulty if _within(fault, place)}
+        if not wrong:
+            usable[field] = value
+        elif field in ("allow", "catalog") and isinstance(value, list) and place not in wrong:
+            usable[field] = [
+                "" if any(_within(fault, f"{place}[{index}]") for fault in wrong) else entry
+                for index, entry in enumerate(value)
+            ]
+    return msgspec.convert({**_LEAST, **usable}, type=ProfileSource)
+
+
+def _within(fault: str, place: str) -> bool:
+    return fault == place or (fault.startswith(place) and fault[len(place)] in ".[")
