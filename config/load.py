@@ -5,6 +5,7 @@ Every reader raises :class:`config.errors.ConfigurationError` with all faults; n
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -18,9 +19,11 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from config import tokenfiles
+from config import strictjson, tokenfiles
 from config.clock import Clock, ShiftedClock, SystemClock
+from config.compiling import CheckObject
 from config.errors import ConfigurationError, Fault
+from config.grants import Grants, parse_grants
 from config.settings import BrokerSettings, MinterSettings
 from config.validation import struct_faults
 
@@ -108,17 +111,35 @@ def read_file(path: Path) -> bytes:
     return data
 
 
+def load_grants(
+    path: Path, *, check_placement: CheckObject | None = None, check_token: CheckObject | None = None
+) -> Grants:
+    """Read and compile the grants file; a ``preamble_file`` counts from its folder and stays inside it."""
+    folder = path.absolute().parent
+
+    def read_preamble(name: str) -> bytes:
+        preamble = (folder / name).resolve()
+        if not preamble.is_relative_to(folder.resolve()):
+            raise OSError(errno.EACCES, "it lies outside the folder of the grants file")
+        return preamble.read_bytes()
+
+    return parse_grants(
+        read_file(path),
+        name=str(path),
+        read_preamble=read_preamble,
+        check_placement=check_placement,
+        check_token=check_token,
+    )
+
+
 def read_token_file(path: Path) -> tokenfiles.TokenFile:
     """Read ``callers.json`` or ``brokers.json``. A missing file is a fault: it must be there, if only empty."""
     return _token_file(read_file(path), str(path))
 
 
 def _token_file(data: bytes, where: str) -> tokenfiles.TokenFile:
-    try:
-        document = json.loads(data)
-    except (ValueError, RecursionError):
-        raise ConfigurationError([Fault(where, "not JSON")]) from None
-    faults = struct_faults(tokenfiles.TokenFile, document, where=where)
+    document, faults = strictjson.parse(data, where=where)
+    faults += struct_faults(tokenfiles.TokenFile, document, where=where)
     if faults:
         raise ConfigurationError(faults)
     file = msgspec.convert(document, type=tokenfiles.TokenFile)
