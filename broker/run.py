@@ -16,20 +16,22 @@ from config.contract import LeaseRequest
 from config.problems import ProblemError
 
 if TYPE_CHECKING:
+    from broker.budget import Budget
+    from broker.heads import Prepared
+    from broker.leases import Lease, Leases, LeaseSlot
+    from config.asgi import Receive
     from config.grants import Profile
     from config.match import Matcher
     from config.target import Target
-
-    from broker.budget import Budget
-    from broker.leases import Lease, Leases, LeaseSlot
 
 
 @dataclass(slots=True, eq=False)
 class OpenCall:
     """A call that matched and is not over yet: what a reload, an end and the sweeper look at.
 
-    ``moved_at`` is when something last came or went, on the boot clock; ``answered`` says that the API's answer has
-    begun. Nothing of it outlives the call.
+    ``started_at`` and ``moved_at`` (when something last came or went) are on the boot clock. ``credential`` says that
+    one is attached; ``uploaded`` that the body has been read to its end; ``delivered`` that the call may have reached
+    the API; ``answered`` that its answer is being handed on. Nothing of it outlives the call.
     """
 
     run: Run
@@ -37,17 +39,20 @@ class OpenCall:
     method: str
     target: Target
     route: str
+    credential: bool
+    receive: Receive
     task: asyncio.Task[Any]
     started_at: float
-    moved_at: float
+    moved_at: float = 0.0
     lease: Lease | None = None
-    answered: bool = False
-    watched: bool = False
+    uploaded: bool = False
     delivered: bool = False
+    answered: bool = False
     status: int = 0
     bytes_sent: int = 0
     bytes_back: int = 0
     cut_by: str = ""
+    watcher: asyncio.Task[None] | None = None
 
     def cut(self, code: str) -> None:
         """Stop the call. ``code`` is the problem that the code gets, if its answer has not begun."""
@@ -92,8 +97,8 @@ class RunProfile:
         self.breaker = Breaker(frozen.breaker_max_s)
         self.lease: LeaseSlot | None = None
         self.in_flight = 0
-        #: What the data path prepares once a run instead of once a call (see broker/call.py).
-        self.wire: Any = None
+        #: What is prepared once a run instead of once a call (see broker/heads.py).
+        self.wire: Prepared | None = None
         self._current: tuple[Profile, Matcher] | None = None
         self.current = (frozen, frozen_matcher)
 

@@ -1,0 +1,76 @@
+"""The calls that are open, and one sweep over them in place of timers of their own.
+
+Four times a second every open call is looked at: one that waits too long for its API is cut, and one that takes longer
+than a moment is watched for its client going away. A fast call is over before anybody looks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from broker.run import OpenCall
+    from config.clock import Clock
+
+#: Seconds between two sweeps.
+EVERY_S: Final = 0.25
+
+#: What a call whose client went away is cut by: the problem goes nowhere.
+GONE: Final = "request-malformed"
+
+
+class OpenCalls:
+    """All open calls of this broker.
+
+    ``now`` is the boot clock as of the last sweep: exact enough for timeouts, and read without asking the system.
+    """
+
+    def __init__(self, clock: Clock, *, header_timeout_s: float, idle_timeout_s: float) -> None:
+        """Take how long an API may let us wait for an answer's head, and for the next piece of it."""
+        self.now = clock.boottime()
+        self._clock = clock
+        self._header_timeout_s = header_timeout_s
+        self._idle_timeout_s = idle_timeout_s
+        self._calls: set[OpenCall] = set()
+
+    def __len__(self) -> int:
+        """Return how many calls are open."""
+        return len(self._calls)
+
+    def add(self, call: OpenCall) -> None:
+        """Begin to look after a call."""
+        self._calls.add(call)
+        call.run.open_calls.add(call)
+
+    def discard(self, call: OpenCall) -> None:
+        """Stop looking after a call."""
+        self._calls.discard(call)
+        call.run.open_calls.discard(call)
+        if call.watcher is not None:
+            call.watcher.cancel()
+
+    async def watch(self) -> None:
+        """Sweep for ever."""
+        while True:
+            self.sweep()
+            await asyncio.sleep(EVERY_S)
+
+    def sweep(self) -> None:
+        """Look at every open call once."""
+        self.now = now = self._clock.boottime()
+        for call in tuple(self._calls):
+            limit_s = self._idle_timeout_s if call.answered else self._header_timeout_s
+            if call.delivered and now - call.moved_at > limit_s:
+                call.cut("upstream-timeout")
+            elif call.uploaded and call.watcher is None and now - call.started_at >= EVERY_S:
+                # Before the body is read, reading it tells that the client is gone.
+                call.watcher = asyncio.create_task(_watch_client(call))
+
+
+async def _watch_client(call: OpenCall) -> None:
+    while True:
+        message = await call.receive()
+        if message["type"] == "http.disconnect":
+            call.cut(GONE)
+            return
