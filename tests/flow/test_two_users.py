@@ -1,0 +1,166 @@
+"""Two users on one machine: the broker's user obtains credentials over the socket, and nothing else of the minter."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from tests.flow.test_main_job import profile
+from tests.worlds.service import BIN, CANARY, Service
+from tests.worlds.users import as_user, tried_as
+
+pytestmark = [
+    pytest.mark.flow,
+    pytest.mark.root,
+    pytest.mark.skipif(os.geteuid() != 0, reason="switching to other users needs root"),
+]
+
+MINTER, BROKER, OTHER, SHARED = 64901, 64902, 64903, 64910
+
+
+class TwoUsers(Service):
+    """A minter and a broker under users of their own, in directories of their own."""
+
+    def prepare(self, profiles):
+        super().prepare(profiles)
+        (self.root / "minter.toml").write_text(
+            f'socket_group = "{SHARED}"\nlisten = ["unix:shared/minter.sock"]\n'
+            '[keys.api]\nsource = "file:secrets/api.key"\n'
+        )
+        (self.root / "broker.toml").write_text(
+            f'listen = ["127.0.0.1:{self.port}"]\nminter = "unix:shared/minter.sock"\n'
+            'state = "sqlite:broker/broker.db"\nminter_credential = "file:broker/broker.credential"\n'
+            'admin_listen = ["unix:broker/broker-admin.sock"]\n'
+        )
+        (self.root / "brokers.json").unlink()
+        made = self.run("minter", "brokers", "create", "broker-1", "--uid", str(BROKER), "--file", "brokers.json")
+        (self.root / "broker").mkdir(mode=0o700)
+        credential = self.root / "broker/broker.credential"
+        credential.write_bytes(made.stdout)
+        (self.root / "shared").mkdir(mode=0o750)
+        os.chown(self.root / "shared", MINTER, SHARED)
+        for owner, names in {
+            MINTER: ["secrets", "secrets/api.key", "state", "run", "brokers.json"],
+            BROKER: ["broker", "broker/broker.credential", "callers.json"],
+        }.items():
+            for name in names:
+                os.chown(self.root / name, owner, owner)
+        for name in ("secrets/api.key", "brokers.json", "broker/broker.credential", "callers.json"):
+            (self.root / name).chmod(0o600)
+        for name in ("grants.json", "minter.toml", "broker.toml"):
+            (self.root / name).chmod(0o644)
+
+    def start(self, *programs):
+        for program in programs or ("minter", "broker"):
+            uid = {"minter": MINTER, "broker": BROKER}[program]
+            argv = as_user(
+                uid, [str(BIN / program), "serve", "--config", str(self.root / f"{program}.toml")], groups=[SHARED]
+            )
+            with (self.root / f"{program}.log").open("ab") as log:
+                self.processes[program] = subprocess.Popen(
+                    argv, cwd="/", env={"PATH": "/usr/bin:/bin"}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                )
+            self.until(lambda p=program: self.ready(p), f"{program} is ready")
+
+    def ready(self, program):
+        assert self.processes[program].poll() is None, self.log(program)[-3000:]
+        if program == "minter":
+            with socket.socket(socket.AF_UNIX) as probe:
+                return probe.connect_ex(str(self.root / "shared/minter.sock")) == 0
+        with contextlib.suppress(OSError):
+            return self.http("GET", "/readyz").status == 200
+        return False
+
+
+@pytest.fixture
+def two():
+    root = Path(tempfile.mkdtemp(prefix="minter-broker-two-users-"))
+    root.chmod(0o755)
+    made = TwoUsers(root)
+    try:
+        yield made
+        made.assert_canary_absent()
+    finally:
+        made.end()
+        shutil.rmtree(root)
+
+
+def test_the_brokers_user_makes_calls_and_cannot_read_the_minters_memory_environment_or_files(two, api):
+    api.on("GET", "/v1/items")
+    two.prepare({"api": profile(api)})
+    two.start()
+    run = two.open_run()
+    assert two.call(run, "GET", "/v1/items").status == 200
+    assert api.received[0].header("authorization") == f"Bearer {CANARY}"
+
+    pid, root = two.processes["minter"].pid, two.root
+
+    def attach():
+        import ctypes
+
+        if ctypes.CDLL(None, use_errno=True).ptrace(16, pid, 0, 0) != 0:
+            raise PermissionError
+
+    attempts = {
+        "memory": lambda: Path(f"/proc/{pid}/mem").open("rb"),
+        "environment": lambda: Path(f"/proc/{pid}/environ").read_bytes(),
+        "maps": lambda: Path(f"/proc/{pid}/maps").read_bytes(),
+        "open files": lambda: os.listdir(f"/proc/{pid}/fd"),
+        "trace": attach,
+        "signal": lambda: os.kill(pid, signal.SIGTERM),
+        "secret": (root / "secrets/api.key").read_bytes,
+        "secrets folder": lambda: os.listdir(root / "secrets"),
+        "state": lambda: os.listdir(root / "state"),
+        "database": (root / "state/minter.db").read_bytes,
+        "audit": (root / "state/audit.jsonl").read_bytes,
+        "brokers": (root / "brokers.json").read_bytes,
+        "admin socket": lambda: socket.socket(socket.AF_UNIX).connect(str(root / "run/minter-admin.sock")),
+        "replace the socket": (root / "shared/minter.sock").unlink,
+    }
+    outcomes = tried_as(BROKER, attempts, groups=[SHARED])
+    assert outcomes == dict.fromkeys(attempts, "PermissionError")
+    # The minter's own user is no exception: its process is not dumpable.
+    own = {name: attempts[name] for name in ("memory", "environment", "open files", "trace")}
+    assert tried_as(MINTER, own) == dict.fromkeys(own, "PermissionError")
+    # And the attempts can succeed at all: root's do.
+    assert tried_as(0, {name: attempts[name] for name in ("secret", "state", "brokers")}) == dict.fromkeys(
+        ("secret", "state", "brokers"), "succeeded"
+    )
+
+
+def test_a_stolen_broker_credential_is_worth_nothing_to_another_user(two, api):
+    two.prepare({"api": profile(api)})
+    two.start()
+    credential = (two.root / "broker/broker.credential").read_text().strip()
+    socket_path = str(two.root / "shared/minter.sock")
+
+    def ask():
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.connect(socket_path)
+            connection.settimeout(5)
+            body = b"{}"
+            connection.sendall(
+                b"POST /v1/leases HTTP/1.1\r\nHost: minter\r\nAuthorization: Bearer " + credential.encode() + b"\r\n"
+                b"Content-Type: application/json\r\nContent-Length: 2\r\n\r\n" + body
+            )
+            answer = connection.recv(65536)
+        if b" 401 " in answer.split(b"\r\n")[0]:
+            raise ConnectionRefusedError
+        raise ValueError
+
+    assert tried_as(OTHER, {"connect": ask}) == {"connect": "PermissionError"}
+    assert tried_as(OTHER, {"member of the group": ask}, groups=[SHARED]) == {
+        "member of the group": "ConnectionRefusedError"
+    }
+    assert tried_as(BROKER, {"the broker's own user": ask}, groups=[SHARED]) == {"the broker's own user": "ValueError"}
+    denied = [json.loads(line) for line in (two.root / "state/audit.jsonl").read_text().splitlines()]
+    assert any("denied" in json.dumps(line) for line in denied)
