@@ -178,7 +178,7 @@ class Matcher:
         for entry in self.catalog:
             if same_method(entry.method, method) and len(entry.segments) == len(split):
                 pairs = zip(entry.segments, split, ranks, strict=True)
-                if all(_documents(segment, part) for segment, part, _ in pairs) and any(
+                if all(documents(segment, part) for segment, part, _ in pairs) and any(
                     rank(segment) > granting for segment, granting in zip(entry.segments, ranks, strict=True)
                 ):
                     return entry
@@ -223,8 +223,11 @@ class Outranking:
 
     def of(self, rule: RouteRule) -> list[Documented]:
         """Return those that outrank ``rule`` and are not granted themselves."""
-        method = rule.route.method
-        return [entry for entry in self.covered(rule) if f"{method} {entry.shape}" not in self._allowed]
+        return [entry for entry in self.covered(rule) if not self.is_granted(entry, rule)]
+
+    def is_granted(self, entry: Documented, rule: RouteRule) -> bool:
+        """Say whether ``allow`` lists the documented route itself, with the method of ``rule``."""
+        return f"{rule.route.method} {entry.shape}" in self._allowed
 
     def covered(self, rule: RouteRule) -> list[Documented]:
         """Return every catalog route more specific than ``rule`` at some position that a call on ``rule`` may be on."""
@@ -278,7 +281,8 @@ def _reserve(outranking: list[Documented]) -> Trie[Documented] | None:
     return Trie([(entry.segments, entry) for entry in outranking], {}) if outranking else None
 
 
-def _documents(segment: Segment, part: bytes) -> bool:
+def documents(segment: Segment, part: bytes) -> bool:
+    """Say whether one segment of a catalog route takes one folded segment of a target."""
     if isinstance(segment, Literal):
         return segment.text.encode() == part
     if isinstance(segment, Glob):
@@ -289,7 +293,7 @@ def _documents(segment: Segment, part: bytes) -> bool:
 def _overlap(ours: Segment, theirs: Segment) -> bool:
     """Say whether one segment of a target may be on a granted segment and on a catalog's (in doubt, it may)."""
     if isinstance(ours, Literal):
-        return _documents(theirs, ours.text.lower().encode())
+        return documents(theirs, ours.text.lower().encode())
     if isinstance(ours, Glob) and isinstance(theirs, Literal):
         return glob_fits([text.lower().encode() for text in ours.parts], theirs.text.encode())
     return True

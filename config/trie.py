@@ -135,7 +135,7 @@ def _between_fits(between: bytes | None, segment: bytes, prefix: int, suffix: in
 
 
 def _passes(checks: tuple[Check, ...], segments: Sequence[bytes]) -> bool:
-    for position, fullmatch in checks:
+    for position, fullmatch in checks:  # noqa: SIM110 - a generator would cost more than the checks
         if fullmatch(segments[position]) is None:
             return False
     return True
