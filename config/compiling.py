@@ -17,7 +17,7 @@ from config.errors import Fault
 from config.grantsfile import ProfileSource, RouteObject
 from config.origin import Origin, parse_origin
 from config.params import Pattern, compile_pattern
-from config.profiles import SECRET_FIELDS, Profile, RouteRule
+from config.profiles import Profile, RouteRule, token_faults
 from config.query import compile_query
 from config.routes import parse_route
 from config.sizes import parse_size
@@ -44,6 +44,11 @@ _ENV_FIELDS: Final = frozenset({"base_url", "run_token", "profile"})
 _GLOBAL: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,63}", re.ASCII)
 _SCOPE: Final = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]{1,256}", re.ASCII)
 _NOWHERE: Final = Origin("https", "invalid", 443)
+
+
+def within(place: str, outer: str) -> bool:
+    """Say whether a fault's place is ``outer`` or inside it."""
+    return place == outer or (place.startswith(outer) and place[len(outer)] in ".[")
 
 
 class Compiler:
@@ -141,7 +146,7 @@ class Compiler:
         first: dict[str, int] = {}
         for index, entry in enumerate(entries):
             path = f"{field}[{index}]"
-            if f"{self.where}.{path}" in self._known:
+            if any(within(fault, f"{self.where}.{path}") for fault in self._known):
                 continue
             rule = self._route(path, RouteObject(route=entry) if isinstance(entry, str) else entry, params)
             if rule is None:
@@ -187,29 +192,9 @@ class Compiler:
         return frozenset(encoded)
 
     def _headers(self, source: ProfileSource) -> dict[str, Any]:
-        placed = {name.lower() for name in _placement_headers(source.placement)}
-        fixed_names = {name.lower() for name in source.fixed_headers}
-        lists = {
-            "request_headers": [(f"[{index}]", name) for index, name in enumerate(source.request_headers)],
-            "response_headers": [(f"[{index}]", name) for index, name in enumerate(source.response_headers)],
-            "fixed_headers": [(f".{name}", name) for name in source.fixed_headers],
-        }
-        for field, names in lists.items():
-            seen = set()
-            for place, name in names:
-                fault = headers.name_fault(name)
-                if fault is None and name.lower() in seen:
-                    fault = "stands twice"
-                if fault is None and field != "response_headers" and name.lower() in placed:
-                    fault = "the placement puts the credential there"
-                if fault is None and field == "request_headers" and name.lower() in fixed_names:
-                    fault = "stands in fixed_headers too"
-                if fault is not None:
-                    self._fault(field + place, fault)
-                seen.add(name.lower())
-        for name, value in source.fixed_headers.items():
-            if (fault := headers.value_fault(value)) is not None:
-                self._fault(f"fixed_headers.{name}", fault)
+        lists = (source.request_headers, source.response_headers, source.fixed_headers)
+        for path, reason in headers.list_faults(*lists, placed=headers.placed(source.placement)):
+            self._fault(path, reason)
         return {
             "request_headers": headers.STANDARD_REQUEST | _lower(source.request_headers),
             "response_headers": headers.STANDARD_RESPONSE | _lower(source.response_headers),
@@ -223,24 +208,8 @@ class Compiler:
         for field, required, value in (("token", "type", source.token), ("placement", "scheme", source.placement)):
             if value is not None and not isinstance(value.get(required), str):
                 self._fault(f"{field}.{required}", "missing" if required not in value else "expected a text")
-        self._secrets("token", source.token)
-
-    def _secrets(self, path: str, token: Any) -> None:
-        if isinstance(token, list):
-            for index, inner in enumerate(token):
-                self._secrets(f"{path}[{index}]", inner)
-        if not isinstance(token, dict):
-            return
-        given = [name for name in SECRET_FIELDS if isinstance(token.get(name), str)]
-        if len(given) > 1:
-            self._fault(path, "a secret has one place; found " + " and ".join(given))
-        for name, value in token.items():
-            if name in ("scope", "scopes"):
-                for text in [value] if isinstance(value, str) else value if isinstance(value, list) else ():
-                    if isinstance(text, str) and "*" in text:
-                        self._fault(f"{path}.{name}", "a scope is named; a wildcard is forbidden")
-            if name != "claims":
-                self._secrets(f"{path}.{name}", value)
+        for path, reason in token_faults("token", source.token):
+            self._fault(path, reason)
 
     def _lifetimes(self, source: ProfileSource) -> tuple[float, float]:
         max_ttl_s = self._duration("max_ttl", source.max_ttl, 1.0, _LONGEST_TTL_S)
@@ -333,10 +302,3 @@ def _plain(rule: Any) -> Any:
 
 def _lower(names: list[str]) -> frozenset[bytes]:
     return frozenset(name.lower().encode("latin-1", "replace") for name in names)
-
-
-def _placement_headers(placement: Mapping[str, Any]) -> set[str]:
-    names = {placement["name"]} if placement.get("scheme") == "header" and "name" in placement else set()
-    if placement.get("scheme") == "headers" and isinstance(placement.get("headers"), dict):
-        names |= set(placement["headers"])
-    return {name for name in names if isinstance(name, str)}

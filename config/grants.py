@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 
 from config import strictjson
-from config.compiling import PROFILE_NAME, CheckObject, Compiler, ReadPreamble
+from config.compiling import PROFILE_NAME, CheckObject, Compiler, ReadPreamble, within
 from config.errors import ConfigurationError, Fault
 from config.grantsfile import ProfileSource
 from config.profiles import Grants, Profile, RouteRule
@@ -42,8 +42,9 @@ def parse_grants(
     Errors: ``ConfigurationError`` with every fault.
     """
     document, faults = strictjson.parse(data, where=name)
-    found = grants_faults(document, where=name)
-    faults += found
+    unreadable = {fault.where for fault in faults}
+    faults += [fault for fault in grants_faults(document, where=name) if fault.where not in unreadable]
+    known = {fault.where for fault in faults}
     profiles = document.get("profiles") if isinstance(document, dict) else None
     compiled = {}
     for profile_name, written in profiles.items() if isinstance(profiles, dict) else ():
@@ -52,7 +53,6 @@ def parse_grants(
             faults.append(Fault(where, "a profile's name is letters, digits and . _ -, at most 64, no mark first"))
         if not isinstance(written, dict):
             continue
-        known = {fault.where for fault in found}
         compiler = Compiler(profile_name, where, known_faulty=known, read_preamble=read_preamble)
         profile = compiler.compile(_source(written, where, known), written)
         faults += compiler.faults
@@ -61,7 +61,7 @@ def parse_grants(
             ("token", check_token, profile.token),
         ):
             place = f"{where}.{field}"
-            if check is not None and value is not None and not any(_within(fault.where, place) for fault in faults):
+            if check is not None and value is not None and not any(within(fault.where, place) for fault in faults):
                 faults += check(place, value)
         compiled[profile_name] = profile
     if faults:
@@ -84,16 +84,12 @@ def _source(written: dict[str, Any], where: str, faulty: set[str]) -> ProfileSou
     usable: dict[str, Any] = {}
     for field, value in written.items():
         place = f"{where}.{field}"
-        wrong = {fault for fault in faulty if _within(fault, place)}
+        wrong = {fault for fault in faulty if within(fault, place)}
         if not wrong:
             usable[field] = value
         elif field in ("allow", "catalog") and isinstance(value, list) and place not in wrong:
             usable[field] = [
-                "" if any(_within(fault, f"{place}[{index}]") for fault in wrong) else entry
+                "" if any(within(fault, f"{place}[{index}]") for fault in wrong) else entry
                 for index, entry in enumerate(value)
             ]
     return msgspec.convert({**_LEAST, **usable}, type=ProfileSource)
-
-
-def _within(fault: str, place: str) -> bool:
-    return fault == place or (fault.startswith(place) and fault[len(place)] in ".[")

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from typing import Final
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 STANDARD_REQUEST: Final = frozenset(
     {b"accept", b"accept-language", b"content-type", b"if-match", b"if-none-match", b"range"}
@@ -167,6 +168,48 @@ def value_fault(value: str) -> str | None:
     if _VALUE.fullmatch(value):
         return None
     return "a fixed header's value is printable ASCII without space around it, at most 4096 characters"
+
+
+def list_faults(
+    request: Sequence[str], response: Sequence[str], fixed: Mapping[str, str], *, placed: Collection[str]
+) -> Iterator[tuple[str, str]]:
+    """Yield (place in the profile, reason) of what is wrong with its three lists.
+
+    ``placed`` are the lower-case names that the placement writes.
+    """
+    lists = (
+        ("request_headers", [(f"request_headers[{index}]", name) for index, name in enumerate(request)], placed),
+        ("response_headers", [(f"response_headers[{index}]", name) for index, name in enumerate(response)], ()),
+        ("fixed_headers", [(f"fixed_headers.{name}", name) for name in fixed], placed),
+    )
+    fixed_names = {name.lower() for name in fixed}
+    for field, names, taken in lists:
+        seen: set[str] = set()
+        for place, name in names:
+            lower = name.lower()
+            fault = name_fault(name)
+            if fault is not None:
+                yield place, fault
+            if lower in seen:
+                yield place, "stands twice"
+            if lower in taken:
+                yield place, "the placement puts the credential there"
+            if field == "request_headers" and lower in fixed_names:
+                yield place, "stands in fixed_headers too"
+            seen.add(lower)
+    for name, value in fixed.items():
+        fault = value_fault(value)
+        if fault is not None:
+            yield f"fixed_headers.{name}", fault
+
+
+def placed(placement: Mapping[str, Any]) -> set[str]:
+    """Return, in lower case, the header names that a placement object gives by itself."""
+    scheme, named = placement.get("scheme"), placement.get("headers")
+    names = {placement.get("name")} if scheme == "header" else set()
+    if scheme == "headers" and isinstance(named, dict):
+        names |= set(named)
+    return {name.lower() for name in names if isinstance(name, str)}
 
 
 def _plain(name: bytes | str) -> str:

@@ -109,6 +109,25 @@ def secret_references(token: Any) -> Iterator[tuple[str, str | None]]:
             yield from secret_references(value)
 
 
+def token_faults(path: str, token: Any) -> Iterator[tuple[str, str]]:
+    """Yield (place, reason) of what is wrong with a token object whatever its kind is."""
+    if isinstance(token, list):
+        for index, inner in enumerate(token):
+            yield from token_faults(f"{path}[{index}]", inner)
+    if not isinstance(token, dict):
+        return
+    given = [name for name in SECRET_FIELDS if isinstance(token.get(name), str)]
+    if len(given) > 1:
+        yield path, "a secret has one place; found " + " and ".join(given)
+    for name, value in token.items():
+        if name in ("scope", "scopes"):
+            texts = value if isinstance(value, list) else [value]
+            if any(isinstance(text, str) and "*" in text for text in texts):
+                yield f"{path}.{name}", "a scope is named; a wildcard is forbidden"
+        if name not in _CONSTANTS:
+            yield from token_faults(f"{path}.{name}", value)
+
+
 @dataclass(frozen=True, slots=True)
 class Grants:
     """A loaded grants file. ``digest`` (``sha256:...``) is over all profiles as written."""

@@ -30,12 +30,17 @@ def schema_faults(schema: Mapping[str, Any], value: Any, *, where: str) -> list[
 
 def _faults(error: jsonschema.ValidationError, where: str) -> Iterator[Fault]:
     if error.context and error.validator in ("anyOf", "oneOf"):
-        # The branch that went deepest is the one the author meant.
-        deepest = max(len(inner.absolute_path) for inner in error.context)
-        if deepest > len(error.absolute_path):
-            for inner in error.context:
-                if len(inner.absolute_path) == deepest:
-                    yield from _faults(inner, where)
+        # The branch for a value of this kind is the one the author meant; all that is wrong in it is said.
+        depth = len(error.absolute_path)
+        other_kinds = {
+            inner.relative_schema_path[0]
+            for inner in error.context
+            if inner.validator == "type" and len(inner.absolute_path) == depth
+        }
+        meant = [inner for inner in error.context if inner.relative_schema_path[0] not in other_kinds]
+        for inner in meant:
+            yield from _faults(inner, where)
+        if meant:
             return
     names: Any = error.validator_value
     instance: Any = error.instance
