@@ -19,6 +19,7 @@ import contextlib
 import fcntl
 import os
 import queue
+import secrets
 import sqlite3
 import threading
 from collections.abc import Callable, Sequence
@@ -35,8 +36,9 @@ from config.clock import Clock
 from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
 from minter.audit_events import Event
+from minter.audit_verify import Head
 
-__all__ = ["Audit", "Connection", "Store", "Work", "migrate", "open_store"]
+__all__ = ["Audit", "Connection", "Store", "Work", "identity", "lock_state", "migrate", "state_path"]
 
 T = TypeVar("T")
 
@@ -52,6 +54,14 @@ _BATCH: Final = 512
 #: Events that could not be written yet. Beyond it the oldest stay and new work is refused before it begins.
 _OWED: Final = 10_000
 _RETRY_S: Final = 5.0
+_REMEMBER_S: Final = 1.0
+_KEEP_WALL: Final = (
+    "INSERT INTO meta (name, value) VALUES ('highest_wall', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
+)
+_KEEP_HEAD: Final = (
+    "INSERT INTO audit_head (id, seq, hash, at) VALUES (1, ?, ?, ?) "
+    "ON CONFLICT (id) DO UPDATE SET seq = excluded.seq, hash = excluded.hash, at = excluded.at"
+)
 
 _log = structlog.get_logger()
 
@@ -79,7 +89,7 @@ class _Job:
 
 
 class Store:
-    """The state, open. Make one with :func:`open_store`."""
+    """The state, open: locked (:func:`lock_state`), migrated (:func:`migrate`) and with its writer running."""
 
     def __init__(self, path: Path, *, audit: Audit, clock: Clock, lock: int) -> None:
         self.path = path
@@ -91,6 +101,7 @@ class Store:
         self._owed: list[Event] = []
         self._head: tuple[int, str] | None = None
         self._highest_wall = 0.0
+        self._remembered = float("-inf")
         self._closed = False
         self.failing: str = ""
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
@@ -138,6 +149,8 @@ class Store:
                 _resolve(jobs)
             if last:
                 break
+        with contextlib.suppress(DBAPIError), connection.begin():
+            self._remember(connection, at_once=True)
         connection.close()
 
     def _load(self, connection: Connection) -> None:
@@ -188,24 +201,20 @@ class Store:
             job.events = ()
         connection.exec_driver_sql("RELEASE job")
 
-    def _remember(self, connection: Connection) -> None:
-        """Keep the highest wall time, and the last line of the log that is known to be on disk."""
+    def _remember(self, connection: Connection, *, at_once: bool = False) -> None:
+        """Keep the highest wall time and the last line of the log that is known to be on disk: once a second."""
+        boot = self._clock.boottime()
+        if not at_once and 0 <= boot - self._remembered < _REMEMBER_S:
+            return
+        self._remembered = boot
         now = self._clock.now()
-        if now >= self._highest_wall + 1:
+        if now > self._highest_wall:
             self._highest_wall = now
-            connection.exec_driver_sql(
-                "INSERT INTO meta (name, value) VALUES ('highest_wall', ?) "
-                "ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-                (repr(now),),
-            )
-            head = self._audit.head()
-            if head != self._head:
-                connection.exec_driver_sql(
-                    "INSERT INTO audit_head (id, seq, hash, at) VALUES (1, ?, ?, ?) ON CONFLICT (id) DO UPDATE "
-                    "SET seq = excluded.seq, hash = excluded.hash, at = excluded.at",
-                    (*head, now),
-                )
-                self._head = head
+            connection.exec_driver_sql(_KEEP_WALL, (repr(now),))
+        head = self._audit.head()
+        if head != self._head:
+            self._head = head
+            connection.exec_driver_sql(_KEEP_HEAD, (*head, now))
 
     def _tell(self, jobs: Sequence[_Job]) -> None:
         events = self._owed + [event for job in jobs for event in job.events]
@@ -273,22 +282,6 @@ def engine_for(path: Path) -> Engine:
     return engine
 
 
-def open_store(state: str, *, audit: Audit, clock: Clock) -> Store:
-    """Lock the state (``sqlite:PATH``), bring its schema up to date and open it.
-
-    Errors: ``ConfigurationError`` when it is another scheme, in use by another process, unsafe or newer than this
-    program.
-    """
-    path = state_path(state)
-    lock = lock_state(path)
-    try:
-        migrate(path)
-        return Store(path, audit=audit, clock=clock, lock=lock)
-    except BaseException:
-        os.close(lock)
-        raise
-
-
 def state_path(state: str) -> Path:
     """Return the path of ``sqlite:PATH``."""
     scheme, _, path = state.partition(":")
@@ -328,6 +321,19 @@ def migrate(path: Path) -> None:
         raise ConfigurationError([Fault("state", f"cannot be opened ({type(error.orig).__name__})")]) from None
     finally:
         engine.dispose()
+
+
+def identity(path: Path) -> tuple[str, Head | None]:
+    """Return the installation's random id, made at the first call, and the last line of the log that it knows."""
+    engine = engine_for(path)
+    with engine.connect() as connection, connection.begin():
+        connection.exec_driver_sql(
+            "INSERT INTO meta (name, value) VALUES ('installation', ?) ON CONFLICT DO NOTHING", (secrets.token_hex(16),)
+        )
+        name = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'installation'").scalar_one()
+        head = connection.exec_driver_sql("SELECT seq, hash FROM audit_head WHERE id = 1").first()
+    engine.dispose()
+    return name, Head(head[0], head[1]) if head else None
 
 
 def _version(engine: Engine) -> str | None:

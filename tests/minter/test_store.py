@@ -10,7 +10,7 @@ import pytest
 from config.errors import ConfigurationError
 from config.problems import ProblemError
 from minter.audit_events import Event
-from minter.store import SCHEMA, engine_for, migrate, open_store
+from minter.store import SCHEMA, Store, engine_for, lock_state, migrate, state_path
 from minter.tables import metadata
 
 PINNED = Event("key.pinned", {"alias": "a", "origin": "https://api.example.com"})

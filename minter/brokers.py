@@ -1,0 +1,68 @@
+"""Who asks: a broker by its ``mbk_`` token and the user that its process runs as.
+
+A correct token costs one look-up and is never slowed down by others' wrong ones. Wrong ones are counted for each
+peer user: beyond a few a second they are answered 429.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, NoReturn
+
+from config import tokenfiles
+from config.clock import Clock
+from config.problems import ProblemError
+from config.tokenfiles import Principal, TokenFile
+from config.tokens import BROKER
+from minter.denials import Denials
+from minter.limits import Rate
+
+_FAILURES_PER_S: Final = 5.0
+_FAILURES_AT_ONCE: Final = 20.0
+
+
+class Brokers:
+    """The brokers of ``brokers.json``; :meth:`swap` changes them all at once."""
+
+    def __init__(self, file: TokenFile, *, clock: Clock, denials: Denials) -> None:
+        self._clock = clock
+        self._denials = denials
+        self._failures = Rate(clock, per_s=_FAILURES_PER_S, burst=_FAILURES_AT_ONCE)
+        self.swap(file)
+
+    def swap(self, file: TokenFile) -> None:
+        """Go by another file from now on."""
+        self._known = tokenfiles.index(file)
+        self.principals = {principal.id: principal for principal in file.brokers}
+
+    def authenticate(self, scope: Mapping[str, Any], *, operation: str) -> Principal:
+        """Return the broker that sent this request.
+
+        Errors: ``broker-token-invalid``, whatever was wrong; ``too-many-requests`` after many of those.
+        """
+        peer = scope.get("peer")
+        uid = peer.uid if peer is not None else None
+        token = _bearer(scope["headers"])
+        principal = tokenfiles.find(self._known, token, BROKER, now=self._clock.now()) if token else None
+        if principal is None:
+            self._deny(uid, operation, None)
+        # On a Unix socket the kernel says who is there, and it must be the user that the file names: a copied token
+        # is of no use to another. On TCP a client certificate has been verified before the request came here.
+        if principal.uid != uid if uid is not None else not scope.get("tls_subject"):
+            self._deny(uid, operation, principal.id)
+        return principal
+
+    def _deny(self, uid: int | None, operation: str, principal: str | None) -> NoReturn:
+        self._denials.note("broker-token-invalid", uid=uid, operation=operation, principal=principal)
+        wait_s = self._failures.wait_s(uid)
+        if wait_s:
+            raise ProblemError("too-many-requests", retry_after=wait_s)
+        raise ProblemError("broker-token-invalid")
+
+
+def _bearer(headers: Iterable[tuple[bytes, bytes]]) -> str | None:
+    """Return the token of the one Authorization header; two of them are none."""
+    found = [value for name, value in headers if name == b"authorization"]
+    if len(found) != 1 or not found[0].startswith(b"Bearer "):
+        return None
+    return found[0][7:].decode("latin-1")

@@ -1,0 +1,258 @@
+"""Rows of the lease table: the truth about every lease. Functions here run on the store's writer thread.
+
+States: ``intent`` (about to be made upstream), ``active``, ``revoking`` (nobody may use it; its end upstream is being
+tried, or waits for its time), ``revoked`` (ended before its time), ``expired`` (reached its end), ``orphan_suspect``
+(the minter stopped between mint and commit) and ``irrevocable`` (its revocation kept failing).
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from minter.store import Connection
+from minter.tables import leases
+
+State = Literal["intent", "active", "revoking", "revoked", "expired", "orphan_suspect", "irrevocable"]
+STATES: Final[tuple[State, ...]] = (
+    "intent",
+    "active",
+    "revoking",
+    "revoked",
+    "expired",
+    "orphan_suspect",
+    "irrevocable",
+)
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class LeaseRow:
+    """One row. What each column means stands in ``minter/tables.py``."""
+
+    id: str
+    broker: str
+    run_id: str
+    caller: str
+    profile: str
+    params_digest: str
+    origin: str
+    grant_digest: str
+    kind: str
+    state: State
+    how: str = ""
+    fingerprint: str = ""
+    created_at: float
+    expires_at: float
+    boot_expires_at: float
+    boot_id: str
+    run_ends_at: float
+    credential_ends_at: float | None = None
+    key_alias: str | None = None
+    key_version: int | None = None
+    key_versions: str = "[]"
+    token: str
+    attempts: int = 0
+    next_attempt_at: float | None = None
+    ended_at: float | None = None
+    end_reason: str = ""
+    trace_id: str | None = None
+
+
+_NAMES: Final = tuple(column.name for column in leases.columns)
+_values: Final = operator.attrgetter(*_NAMES)
+_COLUMNS: Final = ", ".join(_NAMES)
+_INSERT: Final = f"INSERT INTO leases ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608 - our names
+_SELECT: Final = f"SELECT {_COLUMNS} FROM leases "  # noqa: S608
+_UPDATE: Final = (
+    "UPDATE leases SET state = ?, how = ?, fingerprint = ?, expires_at = ?, boot_expires_at = ?, "
+    "boot_id = ?, credential_ends_at = ?, key_alias = ?, key_version = ?, key_versions = ?, attempts = ?, "
+    "next_attempt_at = ?, ended_at = ?, end_reason = ? WHERE id = ?"
+)
+_changed: Final = operator.attrgetter(
+    "state",
+    "how",
+    "fingerprint",
+    "expires_at",
+    "boot_expires_at",
+    "boot_id",
+    "credential_ends_at",
+    "key_alias",
+    "key_version",
+    "key_versions",
+    "attempts",
+    "next_attempt_at",
+    "ended_at",
+    "end_reason",
+    "id",
+)
+
+
+def insert(connection: Connection, row: LeaseRow) -> None:
+    """Add a row. A second live lease of the same broker, run and profile fails on the unique index."""
+    connection.exec_driver_sql(_INSERT, _values(row))
+
+
+def update(connection: Connection, rows: Sequence[LeaseRow]) -> None:
+    """Write what can change of rows that are there."""
+    if rows:
+        connection.exec_driver_sql(_UPDATE, [_changed(row) for row in rows])
+
+
+def delete(connection: Connection, id_: str) -> None:
+    """Remove a row: only for an intent that is known to have made nothing."""
+    connection.exec_driver_sql("DELETE FROM leases WHERE id = ?", (id_,))
+
+
+def orphan_intents(connection: Connection, *, broker: str, run_id: str, profile: str) -> None:
+    """Mark intents of a key that nobody is working on any more: a credential of theirs may exist."""
+    connection.exec_driver_sql(
+        "UPDATE leases SET state = 'orphan_suspect', end_reason = 'mint-failed' "
+        "WHERE broker = ? AND run_id = ? AND profile = ? AND state = 'intent'",
+        (broker, run_id, profile),
+    )
+
+
+def make_room(connection: Connection, id_: str) -> None:
+    """Let a lease near its end make room for its successor: it stays good until its end, and is ended then."""
+    connection.exec_driver_sql(
+        "UPDATE leases SET state = 'revoking', end_reason = 'replaced', next_attempt_at = expires_at "
+        "WHERE id = ? AND state = 'active'",
+        (id_,),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """An instant on both clocks. ``highest_wall`` counts for leases of an earlier boot (see config/clock.py)."""
+
+    now: float
+    boot_id: str
+    boot: float
+    highest_wall: float
+
+
+def due(connection: Connection, moment: Moment, *, limit: int) -> list[LeaseRow]:
+    """Return active leases that ended by either clock, and suspects whose worst case passed; the earliest first."""
+    now, boot_id = moment.now, moment.boot_id
+    asked: list[tuple[str, tuple[Any, ...]]] = [
+        ("state = 'active' AND expires_at <= ? ORDER BY expires_at", (now,)),
+        ("state = 'active' AND boot_id = ? AND boot_expires_at <= ? ORDER BY boot_expires_at", (boot_id, moment.boot)),
+        ("state = 'orphan_suspect' AND expires_at <= ? ORDER BY expires_at", (now,)),
+    ]
+    if moment.highest_wall > now:
+        earlier_boot = "state = 'active' AND expires_at <= ? AND boot_id <> ? ORDER BY expires_at"
+        asked.append((earlier_boot, (moment.highest_wall, boot_id)))
+    found: dict[str, LeaseRow] = {}
+    for where, values in asked:
+        if len(found) < limit:
+            found |= {row.id: row for row in _rows(connection, where, values, limit)}
+    return list(found.values())
+
+
+def attempts_due(connection: Connection, *, now: float, limit: int) -> list[LeaseRow]:
+    """Return leases whose revocation is to be tried now."""
+    where = "next_attempt_at IS NOT NULL AND next_attempt_at <= ? ORDER BY next_attempt_at"
+    return _rows(connection, where, (now,), limit)
+
+
+def next_ends(connection: Connection, *, boot_id: str) -> tuple[float | None, float | None]:
+    """Return the earliest end or attempt by the wall clock, and the earliest end by this boot's clock."""
+    wall = [
+        connection.exec_driver_sql(f"SELECT min({column}) FROM leases WHERE {where}").scalar()  # noqa: S608
+        for column, where in (
+            ("expires_at", "state = 'active'"),
+            ("expires_at", "state = 'orphan_suspect'"),
+            ("next_attempt_at", "next_attempt_at IS NOT NULL"),
+        )
+    ]
+    boot = connection.exec_driver_sql(
+        "SELECT min(boot_expires_at) FROM leases WHERE state = 'active' AND boot_id = ?", (boot_id,)
+    ).scalar()
+    return min((value for value in wall if value is not None), default=None), boot
+
+
+def unsettled(connection: Connection, *, after: str, limit: int) -> list[tuple[Any, ...]]:
+    """Return raw rows that a start has to look at, by id; raw, because one that is damaged must not stop it."""
+    return [
+        tuple(row)
+        for row in connection.exec_driver_sql(
+            _SELECT + "WHERE state IN ('intent', 'active') AND id > ? ORDER BY id LIMIT ?", (after, limit)
+        )
+    ]
+
+
+def parse(raw: Sequence[Any]) -> LeaseRow:
+    """Return the row. Errors: ``ValueError`` for one that is damaged (SQLite keeps any type in any column)."""
+    row = LeaseRow(**dict(zip(_NAMES, raw, strict=True)))
+    texts = (row.id, row.broker, row.run_id, row.caller, row.profile, row.params_digest, row.origin, row.grant_digest)
+    instants = (row.created_at, row.expires_at, row.boot_expires_at, row.run_ends_at)
+    if not all(type(text) is str for text in (*texts, row.kind, row.token, row.boot_id, row.key_versions)):
+        raise ValueError("a text is missing")
+    if row.state not in STATES or not all(type(instant) is float for instant in instants):
+        raise ValueError("a state or an instant is none")
+    return row
+
+
+def quarantine(connection: Connection, id_: Any, *, now: float) -> None:
+    """Set a damaged row aside where it is seen and counted, and nothing tries to work with it."""
+    connection.exec_driver_sql(
+        "UPDATE leases SET state = 'irrevocable', end_reason = 'row-damaged', next_attempt_at = NULL, ended_at = ? "
+        "WHERE id IS ?",
+        (now, id_),
+    )
+
+
+def get(connection: Connection, id_: str) -> LeaseRow | None:
+    """Return one row, or None."""
+    rows = _rows(connection, "id = ?", (id_,), 1)
+    return rows[0] if rows else None
+
+
+#: What a list of leases may be filtered by, and the condition.
+FILTERS: Final[Mapping[str, str]] = {
+    "state": "state = ?",
+    "run": "run_id = ?",
+    "profile": "profile = ?",
+    "kind": "kind = ?",
+    "caller": "caller = ?",
+    "broker": "broker = ?",
+    "key": "instr(key_versions, '\"' || ? || '@')",
+    "since": "created_at >= ?",
+}
+
+
+def search(connection: Connection, filters: Mapping[str, str | float], *, limit: int) -> list[LeaseRow]:
+    """Return the newest leases that fit all filters (:data:`FILTERS`)."""
+    where = " AND ".join(FILTERS[name] for name in filters) or "1"
+    return _rows(connection, f"{where} ORDER BY created_at DESC", tuple(filters.values()), limit)
+
+
+def counts(connection: Connection) -> dict[tuple[str, str], int]:
+    """Return how many leases stand in each state and kind, without those that are over."""
+    rows = connection.exec_driver_sql(
+        "SELECT state, kind, count(*) FROM leases WHERE state IN ('revoking', 'orphan_suspect', 'irrevocable') "
+        "GROUP BY state, kind"
+    )
+    return {(row[0], row[1]): row[2] for row in rows}
+
+
+def forget(connection: Connection, *, before: float, limit: int) -> int:
+    """Delete leases that were over before an instant; the audit log keeps their story."""
+    return connection.exec_driver_sql(
+        "DELETE FROM leases WHERE rowid IN (SELECT rowid FROM leases "
+        "WHERE state IN ('revoked', 'expired') AND expires_at < ? LIMIT ?)",
+        (before, limit),
+    ).rowcount
+
+
+def _rows(connection: Connection, where: str, values: Iterable[Any], limit: int) -> list[LeaseRow]:
+    found = connection.exec_driver_sql(f"{_SELECT}WHERE {where} LIMIT ?", (*values, limit))
+    rows = []
+    for raw in found:
+        try:
+            rows.append(parse(raw))
+        except ValueError:
+            continue
+    return rows

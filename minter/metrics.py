@@ -1,0 +1,84 @@
+"""Counters of the minter for Prometheus. Labels are from bounded sets: no ids, and no broker's choice of a name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from minter.lease_rows import LeaseRow
+
+
+class Metrics:
+    """What is counted, in a registry of its own."""
+
+    def __init__(self) -> None:
+        registry = self._registry = CollectorRegistry()
+        self._leases = Gauge("minter_leases", "Leases that are not over", ["state", "kind"], registry=registry)
+        self._mints = Counter("minter_mints", "Credentials asked for", ["kind", "result"], registry=registry)
+        self._refused = Counter("minter_leases_refused", "Requests refused", ["code"], registry=registry)
+        self._ended = Counter("minter_leases_ended", "Leases ended", ["kind", "state", "reason"], registry=registry)
+        self._failed = Counter(
+            "minter_revocations_failed", "Attempts to revoke upstream that failed", ["kind", "class"], registry=registry
+        )
+        self._denied = Gauge("minter_access_denied_total", "Callers without the right to call", registry=registry)
+        self._lag = Gauge("minter_sweep_lag_seconds", "Seconds since the last complete sweep", registry=registry)
+        self._sequence = Gauge("minter_audit_sequence", "Number of the audit log's last line", registry=registry)
+        self._owed = Gauge("minter_audit_owed", "Events that the audit log has not taken yet", registry=registry)
+        self._up = Gauge("minter_ready", "1 when ready, by check", ["check"], registry=registry)
+        self._children: dict[tuple[str, str], Any] = {}
+
+    def minted(self, kind: str) -> None:
+        """Count a new credential."""
+        self._child(kind, "minted").inc()
+
+    def reissued(self, kind: str) -> None:
+        """Count a live lease that was handed out again."""
+        self._child(kind, "reissued").inc()
+
+    def mint_failed(self, kind: str) -> None:
+        """Count an issuer or source that failed."""
+        self._child(kind, "failed").inc()
+
+    def refused(self, code: str) -> None:
+        """Count a request that was refused."""
+        self._refused.labels(code).inc()
+
+    def ended(self, row: LeaseRow) -> None:
+        """Count a lease that is over."""
+        self._ended.labels(row.kind, row.state, row.end_reason).inc()
+
+    def revocation_failed(self, kind: str, *, permanent: bool) -> None:
+        """Count an attempt that failed."""
+        self._failed.labels(kind, "permanent" if permanent else "transient").inc()
+
+    def _child(self, kind: str, result: str) -> Any:
+        child = self._children.get((kind, result))
+        if child is None:
+            child = self._children[kind, result] = self._mints.labels(kind, result)
+        return child
+
+    def text(self, state: Snapshot) -> bytes:
+        """Return everything in Prometheus' text format, with the gauges as they are now."""
+        self._leases.clear()
+        for (lease_state, kind), count in state.leases:
+            self._leases.labels(lease_state, kind).set(count)
+        self._denied.set(state.denied)
+        self._lag.set(state.sweep_lag_s)
+        self._sequence.set(state.audit_sequence)
+        self._owed.set(state.audit_owed)
+        for name, ready in state.checks:
+            self._up.labels(name).set(1 if ready else 0)
+        return generate_latest(self._registry)
+
+
+class Snapshot(Protocol):
+    """What the gauges show."""
+
+    leases: Iterable[tuple[tuple[str, str], int]]
+    denied: int
+    sweep_lag_s: float
+    audit_sequence: int
+    audit_owed: int
+    checks: Iterable[tuple[str, bool]]
