@@ -7,9 +7,9 @@ leaves the callers as they were. Tokens that are malformed, unknown or past thei
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import structlog
 
@@ -51,13 +51,16 @@ class Failures:
     ALL: Final = (200.0, 20.0)
     _PEERS: Final = 4096
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, count: Callable[[str], None] = lambda _code: None) -> None:
+        """Take who counts the failures, by code."""
         self._clock = clock
+        self._count = count
         self._all = (self.ALL[0], clock.boottime())
         self._peers: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def failed(self, scope: Scope, code: str) -> ProblemError:
         """Count a failure and return what to answer: ``code`` with 401, or ``too-many-requests``."""
+        self._count(code)
         peer = _peer(scope)
         now = self._clock.boottime()
         mine = _refilled(self._peers.pop(peer, (self.PEER[0], now)), self.PEER, now)
@@ -90,6 +93,17 @@ def _peer(scope: Scope) -> str:
     return str(client[0]) if client else "unknown"
 
 
+#: What tells one state of a file from another; None when there is no file.
+Stamp = tuple[int, int, int] | None
+
+
+class Read(NamedTuple):
+    """A callers file as it was read, and the stamp it had just before."""
+
+    stamp: Stamp
+    file: tokenfiles.TokenFile
+
+
 class Callers:
     """The callers that ``callers.json`` lists, as of the last time it loaded."""
 
@@ -98,8 +112,7 @@ class Callers:
         self._path = path
         self._clock = clock
         self._failures = failures
-        self._seen = self._stamp()
-        self._take(self.read())
+        self.take(self.read())
 
     def authenticate(self, scope: Scope) -> str:
         """Return the id of the caller whose token the request presents.
@@ -117,14 +130,17 @@ class Callers:
         """The ids that the file lists, with or without a valid token."""
         return self._ids
 
-    def read(self) -> tokenfiles.TokenFile:
+    def read(self) -> Read:
         """Read and check the file, and change nothing. Errors: ``ConfigurationError``."""
-        return read_token_file(self._path)
+        # The stamp is from before: a change in between is then seen at the next look.
+        stamp = self._stamp()
+        return Read(stamp, read_token_file(self._path))
 
-    def take(self, file: tokenfiles.TokenFile) -> None:
-        """Go by ``file`` from now on."""
-        self._seen = self._stamp()
-        self._take(file)
+    def take(self, read: Read) -> None:
+        """Go by what was read from now on."""
+        self._seen = read.stamp
+        self._known = tokenfiles.index(read.file)
+        self._ids = frozenset(principal.id for principal in read.file.principals())
 
     def refresh(self) -> bool:
         """Read the file when it was replaced since it was last looked at; say whether the callers changed.
@@ -134,20 +150,16 @@ class Callers:
         stamp = self._stamp()
         if stamp == self._seen:
             return False
-        self._seen = stamp
         try:
-            self._take(self.read())
+            self.take(self.read())
         except ConfigurationError as error:
-            log.error("callers-not-reloaded", faults=[str(fault) for fault in error.faults])  # noqa: TRY400 - the faults say it all
+            self._seen = stamp
+            log.error("callers-not-read", faults=[str(fault) for fault in error.faults])  # noqa: TRY400 - the faults say it all
             return False
-        log.info("callers-reloaded", callers=len(self._ids))
+        log.info("callers-read", callers=len(self._ids))
         return True
 
-    def _take(self, file: tokenfiles.TokenFile) -> None:
-        self._known = tokenfiles.index(file)
-        self._ids = frozenset(principal.id for principal in file.principals())
-
-    def _stamp(self) -> tuple[int, int, int] | None:
+    def _stamp(self) -> Stamp:
         try:
             status = self._path.stat()
         except OSError:

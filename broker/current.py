@@ -31,7 +31,7 @@ class Current:
         Errors: ``ProblemError("profile-unknown")``, alike for one that does not exist and one of other callers.
         """
         found = self._compiled.get(name)
-        if found is None or not _allows(found[0], caller):
+        if found is None or not found[0].allows_caller(caller):
             raise ProblemError("profile-unknown", profile=name)
         return found
 
@@ -83,7 +83,3 @@ def _narrow_profile(run: Run, granted: RunProfile, current: Current) -> None:
                 granted.current[1].match(call.method, call.target, granted.params)
             except ProblemError as refused:
                 call.cut(refused.code)
-
-
-def _allows(profile: Profile, caller: str) -> bool:
-    return caller in profile.allowed_callers or "*" in profile.allowed_callers

@@ -22,6 +22,7 @@ from broker import records
 from broker.budget import Budget, Reserve
 from broker.current import Current, narrow
 from broker.leases import Leases
+from broker.metrics import Metrics
 from broker.outbox import Outbox, Waiting
 from broker.records import Idempotency, ProfileRow, RunRow
 from broker.run import Run
@@ -80,7 +81,15 @@ class Registry:
     """All runs that live."""
 
     def __init__(
-        self, *, store: Store, leases: Leases, outbox: Outbox, clock: Clock, current: Current, max_runs: int
+        self,
+        *,
+        store: Store,
+        leases: Leases,
+        outbox: Outbox,
+        clock: Clock,
+        current: Current,
+        max_runs: int,
+        metrics: Metrics,
     ) -> None:
         """Start empty; :meth:`restore` takes up the runs of an earlier process. ``max_runs`` is per caller."""
         self.current = current
@@ -89,6 +98,7 @@ class Registry:
         self._outbox = outbox
         self._clock = clock
         self._max_runs = max_runs
+        self._metrics = metrics
         self._live: dict[str, _Entry] = {}
         self._by_digest: dict[bytes, Run] = {}
         self._endings: dict[str, asyncio.Task[Ended]] = {}
@@ -155,6 +165,7 @@ class Registry:
             if (reason := narrow(run, self.current)) is not None:
                 await self.end(run, reason)
                 raise ProblemError("run-ended", "the grants changed while the run was opened")
+        self._metrics.run_opened()
         log.info(
             "run-opened",
             run_id=run.run_id,
@@ -183,6 +194,7 @@ class Registry:
         deadline = Deadline.after(self._clock, remaining_s)
         await self._store.write(lambda db: records.move_end(db, run.run_id, deadline=deadline, ceiling=entry.ceiling))
         run.deadline = deadline
+        self._shorten(entry)  # the grants may have been reloaded meanwhile
         log.info("run-extended", run_id=run.run_id, caller=run.caller, ttl_s=round(remaining_s, 3))
 
     def _ceiling_s(self, entry: _Entry) -> float:
@@ -228,6 +240,7 @@ class Registry:
             await self._close_trace(run)
         self._outbox.add(run.run_id, "record", created_at=ended_at)
         del self._live[run.run_id], self._endings[run.run_id]
+        self._metrics.run_ended(reason)
         log.info(
             "run-ended",
             run_id=run.run_id,
@@ -257,7 +270,7 @@ class Registry:
         unwritten = [entry.run for entry in self._live.values() if entry.run.ended is not None]
         results = await asyncio.gather(
             *(self.end(run, "expired") for run in {*over, *unwritten}),
-            self._write_traces(),
+            self.write_traces(),
             self._purge(),
             return_exceptions=True,
         )
@@ -265,7 +278,8 @@ class Registry:
             if isinstance(result, BaseException) and not isinstance(result, ProblemError):
                 raise result
 
-    async def _write_traces(self) -> None:
+    async def write_traces(self) -> None:
+        """Write the traces that changed, and now and then the wall time."""
         changed = [entry.run for entry in self._live.values() if entry.run.trace.dirty]
         now = self._clock.now()
         if not changed and now - self._wall_kept_at < _WALL_EVERY_S:
@@ -295,10 +309,13 @@ class Registry:
         ending: list[tuple[Run, str]] = []
         for row in rows:
             run, ceiling, reason = self._thaw(row, highest)
-            self._add(_Entry(run, row.token_digest, ceiling))
+            entry = _Entry(run, row.token_digest, ceiling)
+            self._add(entry)
             if reason is not None:
                 ending.append((run, reason))
-        await asyncio.gather(*(self.end(run, reason) for run, reason in ending))
+            else:
+                self._shorten(entry)
+        await self._end_all(ending)
         log.info("runs-restored", live=len(rows) - len(ending), ended=len(ending))
 
     def _thaw(self, row: RunRow, highest_wall: float) -> tuple[Run, Deadline, str | None]:
@@ -335,17 +352,27 @@ class Registry:
             if run.ended is None and (reason := narrow(run, current)) is not None:
                 run.end(reason)
                 ending.append((run, reason))
-        shortened = (self._shorten(entry) for entry in tuple(self._live.values()) if entry.run.ended is None)
-        await asyncio.gather(*(self.end(run, reason) for run, reason in ending), *shortened)
+        shorter = [entry for entry in self._live.values() if self._shorten(entry)]
+        await self._end_all(ending)
+        await asyncio.gather(*(self._write_deadline(entry) for entry in shorter), return_exceptions=True)
 
-    async def _shorten(self, entry: _Entry) -> None:
-        longest_s = self._ceiling_s(entry)
-        if longest_s < entry.run.deadline.remaining(self._clock):
-            deadline = Deadline.after(self._clock, max(0.0, longest_s))
-            entry.run.deadline = deadline
-            await self._store.write(
-                lambda db: records.move_end(db, entry.run.run_id, deadline=deadline, ceiling=entry.ceiling)
-            )
+    async def _end_all(self, ending: list[tuple[Run, str]]) -> None:
+        """End runs; what cannot be written now has ended all the same, and :meth:`tick` writes it."""
+        await asyncio.gather(*(self.end(run, reason) for run, reason in ending), return_exceptions=True)
+
+    def _shorten(self, entry: _Entry) -> bool:
+        """Bring the end of a run forward to what the current grants allow; say whether that changed it."""
+        run = entry.run
+        if run.ended is not None or (longest_s := self._ceiling_s(entry)) >= run.deadline.remaining(self._clock):
+            return False
+        run.deadline = Deadline.after(self._clock, max(0.0, longest_s))
+        return True
+
+    async def _write_deadline(self, entry: _Entry) -> None:
+        run = entry.run
+        await self._store.write(
+            lambda db: records.move_end(db, run.run_id, deadline=run.deadline, ceiling=entry.ceiling)
+        )
 
     # --- parts -------------------------------------------------------------------------------------------------
 

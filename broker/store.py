@@ -62,6 +62,8 @@ class Store:
 
     def __init__(self, engine: Engine, lock: int) -> None:
         """Take a migrated database and the descriptor of the held lock file; see :meth:`open`."""
+        #: Whether the last attempt to write failed.
+        self.failing = False
         self._engine = engine
         self._lock = lock
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -123,12 +125,14 @@ class Store:
                         last = True
                         break
                     batch.append(job)
-                _commit(connection, batch)
+                self.failing = not _commit(connection, batch)
                 if last:
                     return
 
 
-def _commit(connection: Connection, batch: list[_Job]) -> None:
+def _commit(connection: Connection, batch: list[_Job]) -> bool:
+    """Do all of ``batch`` in one transaction and tell who waits; say whether it was committed."""
+    committed = True
     try:
         with connection.begin():
             for job in batch:
@@ -136,6 +140,7 @@ def _commit(connection: Connection, batch: list[_Job]) -> None:
     except DBAPIError as error:
         # SQLite's text names a table or the disk, and never a value.
         log.error("state-unavailable", error=type(error.orig).__name__, reason=str(error.orig))  # noqa: TRY400 - no values of parameters in the log
+        committed = False
         for job in batch:
             job.error = ProblemError("state-unavailable", retry_after=1)
     for loop in {job.loop for job in batch}:
@@ -143,6 +148,7 @@ def _commit(connection: Connection, batch: list[_Job]) -> None:
             loop.call_soon_threadsafe(_settle, [job for job in batch if job.loop is loop])
         except RuntimeError:
             log.debug("loop-closed")  # whoever waited is gone with its loop; the rows are written
+    return committed
 
 
 def _execute(connection: Connection, job: _Job) -> None:

@@ -1,0 +1,151 @@
+"""A call written as JSON, for code that has no HTTP client, only a way to hand JSON to its host.
+
+``{"profile"?, "method", "path", "body"?, "content_type"?}`` becomes a call of the data path, with all its rules, and
+the answer is always 200 with ``{"status", "content_type", "body"}``. A refusal stands inside as the problem+json that
+the data path would have answered. A ``body`` that is text is sent as it is, anything else as JSON. An answer that is
+not UTF-8 comes back in base64 and says so: ``"encoding": "base64"``.
+"""
+
+from __future__ import annotations
+
+import re
+from base64 import b64encode
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import msgspec
+
+from broker.run import Run, RunProfile
+from config import tokens
+from config.asgi import Message, Receive
+from config.contract import decode
+from config.problems import MEDIA_TYPE, REFUSED_BY, ProblemError
+
+if TYPE_CHECKING:
+    from broker.call import CallEndpoint
+
+Headers = list[tuple[bytes, bytes]]
+
+_TOKEN: Final = re.compile(tokens.PATTERN, re.ASCII)
+
+
+class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of ``POST /v1/call``."""
+
+    method: Annotated[str, msgspec.Meta(min_length=1, max_length=16)]
+    path: Annotated[str, msgspec.Meta(min_length=1)]
+    profile: str | None = None
+    body: Any = None
+    content_type: (
+        Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e][\x20-\x7e]*$")] | None
+    ) = None
+
+
+class Envelope:
+    """The host-call envelope."""
+
+    def __init__(self, endpoint: CallEndpoint, refused: Callable[[str, str], None]) -> None:
+        """Take the data path, and who counts a refusal that does not reach it, by profile and code."""
+        self._endpoint = endpoint
+        self._refused = refused
+
+    async def carry(self, run: Run, body: bytes, receive: Receive) -> dict[str, Any]:
+        """Make the call that ``body`` describes and return the envelope of its answer.
+
+        ``receive`` is the request's, whose body has been read: it tells when the code goes away.
+        """
+        answer = _Captured()
+        try:
+            call = decode(HostCall, body)
+            granted = _granted(run, call)
+        except ProblemError as problem:
+            run.trace.denied(problem.code)
+            self._refused("", problem.code)
+            return _refusal(problem)
+        sent, headers = _content(call)
+        # Whatever is not ASCII stays so and is refused with everything else that no target may hold.
+        target = call.path.encode("utf-8", "surrogatepass")
+        try:
+            await self._endpoint.carry(run, granted, call.method, target, headers, _body(sent, receive), answer.take)
+        except ProblemError as problem:
+            return _refusal(problem)
+        return answer.envelope()
+
+
+class _Captured:
+    """An answer that is kept instead of sent. The data path bounds it by the profile's ``max_response``."""
+
+    def __init__(self) -> None:
+        self._status = 0
+        self._headers: dict[bytes, bytes] = {}
+        self._pieces: list[bytes] = []
+
+    async def take(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            self._status = message["status"]
+            self._headers = {name.lower(): value for name, value in message["headers"]}
+        else:
+            self._pieces.append(message.get("body", b""))
+
+    def envelope(self) -> dict[str, Any]:
+        content_type = self._headers.get(b"content-type", b"").decode("latin-1")
+        shown: dict[str, Any] = {"status": self._status, "content_type": content_type}
+        refused_by = self._headers.get(REFUSED_BY.encode())
+        if refused_by is not None:
+            shown["refused_by"] = refused_by.decode("latin-1")
+        body = b"".join(self._pieces)
+        if b"content-encoding" in self._headers:
+            shown["content_encoding"] = self._headers[b"content-encoding"].decode("latin-1")
+        try:
+            return {**shown, "body": body.decode()}
+        except UnicodeDecodeError:
+            return {**shown, "body": b64encode(body).decode(), "encoding": "base64"}
+
+
+def _refusal(problem: ProblemError) -> dict[str, Any]:
+    return {
+        "status": problem.status,
+        "content_type": MEDIA_TYPE,
+        "refused_by": "broker",
+        "body": problem.body("broker").decode(),
+    }
+
+
+def _granted(run: Run, call: HostCall) -> RunProfile:
+    if _TOKEN.search(call.path):
+        raise ProblemError("run-token-misplaced")
+    if call.profile is None and len(run.profiles) != 1:
+        raise ProblemError("profile-not-granted", "the run has several profiles: say which")
+    granted = run.profiles.get(call.profile if call.profile is not None else next(iter(run.profiles)))
+    if granted is None:
+        raise ProblemError("profile-not-granted")
+    return granted
+
+
+def _content(call: HostCall) -> tuple[bytes | None, Headers]:
+    """Return the bytes of the body, None when there is none, and the headers that describe it."""
+    if call.body is None:
+        return None, []
+    if isinstance(call.body, str):
+        sent, content_type = call.body.encode("utf-8", "surrogatepass"), "text/plain; charset=utf-8"
+    else:
+        sent, content_type = msgspec.json.encode(call.body), "application/json"
+    headers = [
+        (b"content-type", (call.content_type or content_type).encode("ascii")),
+        (b"content-length", b"%d" % len(sent)),
+    ]
+    return sent, headers
+
+
+def _body(sent: bytes | None, receive: Receive) -> Receive:
+    """Return an ASGI ``receive`` that gives ``sent`` and then waits until the code is gone."""
+    given = False
+
+    async def once() -> Message:
+        nonlocal given
+        if not given:
+            given = True
+            return {"type": "http.request", "body": sent or b"", "more_body": False}
+        return await receive()
+
+    return once
