@@ -8,10 +8,12 @@ of the exit statuses of :class:`config.errors.ExitCode`; nothing prints a traceb
 from __future__ import annotations
 
 import importlib
+import json
 import sys
 import traceback
 from collections.abc import Mapping
 from typing import Any, Final, NoReturn
+from urllib.parse import quote
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -31,6 +33,17 @@ class CommandError(Exception):
         super().__init__(what)
 
 
+class AnswerError(CommandError):
+    """A running service refused. ``lines`` are the faults that it named, when it named some."""
+
+    def __init__(self, problem: Mapping[str, Any], status: int) -> None:
+        code = str(problem.get("code", "unknown"))
+        title, detail = problem.get("title", "refused"), problem.get("detail", "")
+        super().__init__(problem_status(code, status), f"{title}: {detail} [{code}]")
+        faults = problem.get("faults")
+        self.lines = tuple(map(str, faults)) if isinstance(faults, list) else ()
+
+
 class UnreachableError(CommandError):
     """The running service that a command speaks to does not answer."""
 
@@ -40,6 +53,7 @@ class UnreachableError(CommandError):
 
 #: Problems of a service whose status alone would give another exit status.
 _BY_CODE: Final[Mapping[str, int]] = {
+    "reload-refused": ExitCode.CONFIGURATION,
     "secret-unavailable": ExitCode.UPSTREAM,
     "issuer-failed": ExitCode.UPSTREAM,
     "method-not-supported": ExitCode.UNEXPECTED,
@@ -66,6 +80,25 @@ def problem_status(code: str, status: int) -> int:
     An id or alias that does not exist is the mistake of whoever typed it (2); a refusal is 5; what may pass is 75.
     """
     return _BY_CODE.get(code, _BY_STATUS.get(status, ExitCode.UNEXPECTED))
+
+
+def answered(status: int, body: bytes, *, by: str) -> Any:
+    """Return the JSON that a running service answered with.
+
+    Errors: :class:`AnswerError` when it refused; ``CommandError`` when that is not JSON.
+    """
+    try:
+        document = json.loads(body) if body else None
+    except ValueError:
+        raise CommandError(ExitCode.UNEXPECTED, f"the {by} answered {status} and no JSON") from None
+    if status < 400:  # noqa: PLR2004 - HTTP
+        return document
+    raise AnswerError(document if isinstance(document, dict) else {}, status)
+
+
+def in_path(name: str) -> str:
+    """Return an id or alias as one segment of a path, whatever was typed."""
+    return quote(name, safe="")
 
 
 def group(help_: str) -> typer.Typer:
@@ -126,6 +159,8 @@ def _ended(error: Exception) -> int:
             terminal.say(str(fault))
         return ExitCode.CONFIGURATION
     if isinstance(error, CommandError):
+        for line in error.lines if isinstance(error, AnswerError) else ():
+            terminal.say(line)
         terminal.say(error.what)
         if error.hint:
             terminal.say(error.hint)

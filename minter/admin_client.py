@@ -9,15 +9,17 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
-from config.commands import CommandError, UnreachableError, problem_status
+from config.commands import CommandError, UnreachableError, answered
 from config.errors import ExitCode
 from config.secret import Secret
 from config.settings import MinterSettings
 from minter import egress
+
+_NOT_READY: Final = 503
 
 
 class AdminClient:
@@ -44,18 +46,19 @@ class AdminClient:
         sent = dict(body) if secret is None else {**body, "value": secret.reveal()}
         return self._ask("POST", path, {}, msgspec.json.encode(sent))
 
-    def answers(self) -> bool:
-        """Say whether a minter answers at all."""
-        try:
-            asyncio.run(egress.ask(self.socket_path, "GET", "/livez", timeout_s=5.0))
-        except (egress.EgressError, PermissionError):
-            return False
-        return True
+    def readiness(self) -> Any:
+        """Return each part of the minter and what is wrong with it. Errors: ``CommandError``."""
+        answer = self._send("GET", "/readyz", {"verbose": ""}, None)
+        # Not being ready is an answer here, not a refusal.
+        return answered(200 if answer.status == _NOT_READY else answer.status, answer.body, by="minter")
 
     def _ask(self, method: str, path: str, query: Mapping[str, str | None], body: bytes | None = None) -> Any:
-        given = {name: value for name, value in query.items() if value is not None}
+        answer = self._send(method, path, {n: v for n, v in query.items() if v is not None}, body)
+        return answered(answer.status, answer.body, by="minter")
+
+    def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes | None) -> egress.Answer:
         try:
-            answer = asyncio.run(egress.ask(self.socket_path, method, path, query=given, body=body))
+            return asyncio.run(egress.ask(self.socket_path, method, path, query=query, body=body))
         except PermissionError:
             raise CommandError(
                 ExitCode.REFUSED,
@@ -67,17 +70,3 @@ class AdminClient:
                 f"no minter answers at {self.socket_path}: {error.reason}",
                 "Is it running? Start it with minter serve, or name its settings with --config.",
             ) from None
-        return _decoded(answer)
-
-
-def _decoded(answer: egress.Answer) -> Any:
-    try:
-        document = msgspec.json.decode(answer.body) if answer.body else None
-    except msgspec.DecodeError:
-        raise CommandError(ExitCode.UNEXPECTED, f"the minter answered {answer.status} and no JSON") from None
-    if answer.status < 400:  # noqa: PLR2004 - HTTP
-        return document
-    problem = document if isinstance(document, dict) else {}
-    code = str(problem.get("code", "unknown"))
-    words = f"{problem.get('title', 'refused')}: {problem.get('detail', '')} [{code}]"
-    raise CommandError(problem_status(code, answer.status), words)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
-from minter.audit_verify import Head, Report, verify
+from minter.audit_verify import MAX_LINE, Head, Report, parse_line, verify
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,3 +55,14 @@ def check(path: Path, state: str | None) -> tuple[Report, Known | None]:
         if report.bad is None or attempt == 2 or path.stat().st_size == size:  # noqa: PLR2004 - the second look
             break
     return report, expected
+
+
+def last_instant(path: Path) -> str | None:
+    """Return the instant of the last whole line, as the log writes it; None when there is none."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - MAX_LINE))
+        lines = file.read().split(b"\n")[:-1]
+    try:
+        return str(parse_line(lines[-1])["at"]) if lines else None
+    except ValueError:
+        return None

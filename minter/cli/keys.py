@@ -79,7 +79,9 @@ def rebind(
     Until this is done a grants file that sends the key elsewhere is refused. Give every origin that it may go to:
     the list replaces the one before.
     """
-    answer = AdminClient(options.settings(config)).post(f"/v1/keys/{alias}/rebind", {"origins": origin})
+    answer = AdminClient(options.settings(config)).post(
+        f"/v1/keys/{commands.in_path(alias)}/rebind", {"origins": origin}
+    )
     if json:
         terminal.out_json(answer)
     else:

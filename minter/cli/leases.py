@@ -94,7 +94,7 @@ def revoke(
         terminal.say(f"{len(found)} leases would be revoked; nothing was done")
         return
     if lease is not None:
-        answer = client.delete(f"/v1/leases/{lease}")
+        answer = client.delete(f"/v1/leases/{commands.in_path(lease)}")
     else:
         answer = client.delete("/v1/leases", **filters, since=instant, all="true" if all_ else None)
     ended = answer["leases"]

@@ -1,0 +1,63 @@
+"""``broker explain``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broker import check
+from broker import explain as explaining
+from broker.cli import options
+from config import commands, terminal
+from config.errors import ExitCode
+
+app = commands.group("Say which route decides about a call, and why not the others.")
+
+
+@app.command()
+def explain(
+    profile: Annotated[str, typer.Argument(help="The profile.")],
+    method: Annotated[str, typer.Argument(help="GET, POST ...")],
+    target: Annotated[str, typer.Argument(help="The raw target: path and query, without /p/PROFILE.")],
+    *,
+    param: Annotated[list[str] | None, typer.Option("--param", help="A run parameter NAME=VALUE; repeatable.")] = None,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="The grants file; default: the one that the settings name.")
+    ] = None,
+    json: options.Json = False,
+    config: options.Config = options.DEFAULT,
+) -> None:
+    """Say which route decides about a call, and why not the others. A call that is refused ends with status 5.
+
+    Nothing is sent and no service is asked: the answer is what the grants file says.
+    """
+    placements: list[str] = []
+    if file is None:
+        settings = options.settings(config)
+        file, placements = Path(settings.grants), settings.placements
+    params = explaining.parameters(param or ())
+    found = explaining.explained(check.load_grants(file, placements=placements), profile, method, target, params)
+    if json:
+        terminal.out_json(
+            {
+                "granted": found.granted,
+                "route": found.rule.text if found.rule else None,
+                "code": found.code or None,
+                "detail": found.detail or None,
+                "candidates": [
+                    {"route": one.route, "listed": one.listed, "verdict": one.verdict, "why": one.why}
+                    for one in found.candidates
+                ],
+            }
+        )
+    else:
+        granted = f"granted by {found.rule.text}" if found.rule else f"refused: {found.code}: {found.detail}"
+        terminal.out(granted)
+        terminal.table(
+            ("VERDICT", "LISTED", "ROUTE", "WHY"),
+            ((one.verdict, one.listed, one.route, one.why) for one in found.candidates),
+        )
+    if not found.granted:
+        raise typer.Exit(ExitCode.REFUSED)

@@ -1,0 +1,25 @@
+"""``minter doctor``."""
+
+from __future__ import annotations
+
+import os
+
+import typer
+
+from config import commands
+from config import doctor as findings
+from config.errors import ExitCode
+from minter import doctor as minter_doctor
+from minter.cli import options
+
+app = commands.group("Look for what is wrong with this installation.")
+
+
+@app.command()
+def doctor(*, json: options.Json = False, config: options.Config = options.DEFAULT) -> None:
+    """Look for what is wrong: files, state, audit log, keys, sockets, clock, limits. Faults give status 8.
+
+    Nothing is changed and no secret is shown. Run it as the minter's user for the whole picture.
+    """
+    if not findings.report(minter_doctor.examine(config, os.environ), json=json):
+        raise typer.Exit(ExitCode.DOCTOR)

@@ -1,0 +1,149 @@
+"""``minter doctor``: what an operator would check by hand, without changing anything.
+
+It looks at files, state and sources as the calling user sees them; run it as the minter's user, with the minter's
+environment, for the whole picture. Secrets are read to see that they can be, and dropped; only references are named.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from config import doctor, load
+from config.commands import CommandError, UnreachableError
+from config.doctor import Finding
+from config.errors import ConfigurationError
+from config.settings import MinterSettings
+from minter import audit_state
+from minter.admin_client import AdminClient
+from minter.doctor_keys import FOR_THE_SERVICE, check_keys, load_grants, rows
+
+
+def examine(config: Path, environ: Mapping[str, str]) -> list[Finding]:
+    """Return everything that was looked at, faults or not."""
+    try:
+        settings = load.load_settings(MinterSettings, config, environ)
+    except ConfigurationError as error:
+        return list(doctor.from_configuration("settings", error))
+    state = settings.state.removeprefix("sqlite:")
+    found = doctor.owner_of(os.path.dirname(state))  # noqa: PTH120 - a text in, a text out
+    owner = os.geteuid() if found is None else found
+    findings = [
+        Finding("ok", "settings", str(config), "load"),
+        *doctor.process("MINTER_", environ, allow_root=settings.allow_root, owner=owner),
+        doctor.public_file("files", str(config), owner=owner),
+        *_files(settings, owner),
+        *_grants(settings),
+        *doctor.database("state", settings.state),
+        *_leases(settings),
+        *_audit(settings, owner),
+        *_commands(settings),
+        *check_keys(settings, owner, environ),
+    ]
+    findings += _service(settings)
+    return findings
+
+
+def _files(settings: MinterSettings, owner: int) -> Iterator[Finding]:
+    yield doctor.public_file("files", settings.grants, owner=owner)
+    yield doctor.private_file("files", settings.brokers, owner=owner, hint="minter brokers create makes it")
+    yield from _brokers(settings)
+    places = [settings.state.removeprefix("sqlite:"), settings.audit]
+    for directory in dict.fromkeys(os.path.dirname(place) for place in places):  # noqa: PTH120
+        yield doctor.private_directory("files", directory, owner=owner)
+    listeners = [*settings.listen, *settings.admin_listen]
+    for directory in dict.fromkeys(
+        os.path.dirname(one.removeprefix("unix:"))  # noqa: PTH120
+        for one in listeners
+        if one.startswith("unix:")
+    ):
+        yield doctor.private_directory("files", directory, owner=owner, group=bool(settings.socket_group))
+    yield from doctor.sockets("sockets", listeners, owner=owner)
+
+
+def _brokers(settings: MinterSettings) -> Iterator[Finding]:
+    try:
+        brokers = load.read_token_file(Path(settings.brokers)).brokers
+    except ConfigurationError as error:
+        if os.path.lexists(settings.brokers):
+            yield from doctor.from_configuration("brokers", error)
+        return
+    yield Finding("ok" if brokers else "warning", "brokers", settings.brokers, f"{len(brokers)} brokers are known")
+
+
+def _grants(settings: MinterSettings) -> Iterator[Finding]:
+    try:
+        grants = load_grants(settings)
+    except ConfigurationError as error:
+        yield from doctor.from_configuration("grants", error)
+        return
+    yield Finding("ok", "grants", settings.grants, f"{len(grants.profiles)} profiles load")
+    for profile in grants.profiles.values():
+        for alias, reference in profile.key_aliases().items():
+            if reference is None and alias not in settings.keys:
+                where = f"{settings.grants}: profiles.{profile.name}.token"
+                yield Finding(
+                    "fault", "grants", where, f"there is no key {alias} in the settings", f"add [keys.{alias}]"
+                )
+
+
+def _leases(settings: MinterSettings) -> Iterator[Finding]:
+    counts = dict(rows(settings, "SELECT state, count(*) FROM leases GROUP BY state"))
+    for name in ("orphan_suspect", "irrevocable"):
+        if number := counts.get(name):
+            hint = f"minter leases list --state {name}"
+            yield Finding("warning", "leases", name, f"{number} credentials may be alive that nobody holds", hint)
+
+
+def _audit(settings: MinterSettings, owner: int) -> Iterator[Finding]:
+    path = Path(settings.audit)
+    clock, _ = load.program_clock(os.environ, "MINTER_")
+    if not os.path.lexists(path):
+        level: doctor.Level = "fault" if audit_state.known(settings.state) else "note"
+        yield Finding(level, "audit", str(path), "is not there", "the minter makes it at its first start")
+        yield doctor.clock(clock, last_seen=None)
+        return
+    yield doctor.private_file("audit", str(path), owner=owner)
+    if os.geteuid() == owner and not os.access(path, os.W_OK):
+        yield Finding("fault", "audit", str(path), "cannot be written, so nothing would be released")
+    try:
+        report, known = audit_state.check(path, settings.state)
+    except OSError as error:
+        yield Finding("note", "audit", str(path), f"cannot be read: {error.strerror}", FOR_THE_SERVICE)
+        return
+    if report.bad is not None:
+        what = f"does not verify: line {report.bad.line}: {report.bad.why}"
+        yield Finding("fault", "audit", str(path), what, "see minter audit verify, and keep the file")
+    elif report.head is not None:
+        against = "held against the state" if known is not None and known.head is not None else "by itself"
+        what = f"{report.lines} lines verify ({against}), head {report.head.hash[:16]}"
+        yield Finding("ok", "audit", str(path), what)
+    yield doctor.clock(clock, last_seen=audit_state.last_instant(path))
+
+
+def _commands(settings: MinterSettings) -> Iterator[Finding]:
+    for name, command in settings.commands.items():
+        program = Path(command.argv[0])
+        where = f"commands.{name}"
+        if not program.is_absolute():
+            yield Finding("fault", "commands", where, "argv[0] is not an absolute path")
+        elif not os.access(program, os.X_OK):
+            yield Finding("fault", "commands", where, f"{program} cannot be run by this user")
+        else:
+            yield doctor.public_file("commands", str(program), owner=0)
+
+
+def _service(settings: MinterSettings) -> Iterator[Finding]:
+    try:
+        client = AdminClient(settings)
+        report = client.readiness()
+    except UnreachableError as error:
+        yield Finding("note", "service", "minter", error.what)
+        return
+    except CommandError as error:
+        yield Finding("fault", "service", "minter", error.what, error.hint)
+        return
+    yield Finding("ok", "service", client.socket_path, "a minter answers")
+    for part, wrong in report["checks"].items():
+        yield Finding("fault" if wrong else "ok", "service", part, wrong or "is well")
