@@ -26,6 +26,7 @@ from starlette.responses import JSONResponse
 from starlette.routing import Route as AnyRoute
 from starlette.types import Receive, Scope, Send
 
+from config.process import harden
 from config.secret import Secret
 from ops.fakes.memory_api import ROUTES, Call, Reply, Route
 from ops.fakes.memory_auth import Authenticator, KeyDigest, SignedToken, authenticate
@@ -187,6 +188,8 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
 def main(argv: Sequence[str]) -> int:
     """Serve until SIGINT or SIGTERM."""
     arguments = _arguments(argv)
+    # Every request holds the key, and so does this process for a moment: nobody else may look into it.
+    harden()
     ways: list[Authenticator] = []
     if arguments.key_digest:
         ways.append(KeyDigest(arguments.key_digest))

@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from joserfc import jwt
+from joserfc.errors import SecurityWarning
 from joserfc.jwk import ECKey, OctKey, OKPKey
 from starlette.applications import Starlette
 from starlette.requests import Request
@@ -120,6 +121,12 @@ def test_a_token_of_another_purpose_is_refused_without_asking_the_issuer(issuer,
     }
     assert {name: status(api, token) for name, token in wrong.items()} == dict.fromkeys(wrong, 401)
     assert issuer.asked == 0
+
+
+def test_the_older_name_of_an_algorithm_counts_too(issuer, api):
+    with pytest.warns(SecurityWarning):
+        token = issuer.token(header={"alg": "EdDSA"})
+    assert status(api, token) == 200
 
 
 def test_a_key_that_was_published_later_is_fetched(issuer, api, monkeypatch):

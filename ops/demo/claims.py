@@ -1,0 +1,145 @@
+"""The demo's claims, counted from what happened: the traces, the API's record, the audit log, the search."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from ops.demo import settings
+from ops.demo.needle import KEY, Needles
+from ops.demo.runs import Ran, until
+from ops.demo.world import World
+from ops.fakes.memory_record import Received
+
+#: What each run's code must have printed for its story to be true, and how many of its calls were refused.
+_STORIES: Final = {
+    1: (r"stored \w{26}\nrecalled: The customer wants (.+)\nread back by id: The customer wants \1", 0),
+    2: (r"left over from the first run: nothing\n1 memory found: The customer wants replies in Spanish\.", 0),
+    3: (r"the client refused: not on the allow list: .+\nthe broker answered: 403 route-[a-z-]+", 1),
+    4: (r"the client refused: not on the allow list: .+\nthe broker answered: 403 route-[a-z-]+", 1),
+    5: (r"(?s)environment: .+\nways to obtain it: .+", 0),
+    6: (r"recalled: The customer wants replies in Spanish\.", 0),
+}
+_MOST_BYTES: Final = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A sentence of the totals and whether it is what it should be. ``why`` says more when it is not."""
+
+    text: str
+    holds: bool
+    why: str = ""
+
+
+def story(ran: Ran) -> Claim:
+    """Say whether a run went as its title says."""
+    pattern, denied = _STORIES[ran.number]
+    told = re.fullmatch(pattern, ran.printed) is not None
+    holds = told and ran.status == 0 and ran.denied == denied
+    return Claim(
+        f"run {ran.number} went as told",
+        holds,
+        f"status {ran.status}, {ran.denied} calls refused; it printed the above",
+    )
+
+
+def totals(world: World, ran: Sequence[Ran]) -> list[Claim]:
+    """Count the first five runs."""
+    received = [request for run in ran for request in run.received]
+    places, ways = _search(world, ran)
+    return [
+        _granted(),
+        Claim(f"{len(ran)} runs", len(ran) == 5),
+        _carried(received),
+        _refused(ran, received),
+        Claim(f"key found in {len(places)} places", not places, "; ".join(places)),
+        Claim(f"{len(ways)} ways to obtain the key", not ways, "; ".join(ways)),
+        _leases(world, sum(1 for run in ran if run.rows)),
+    ]
+
+
+def _granted() -> Claim:
+    granted, listed = len(settings.ALLOW), len(settings.CATALOG)
+    return Claim(f"{granted} of {listed} routes granted", (granted, listed) == (3, 14))
+
+
+def _carried(received: Sequence[Received]) -> Claim:
+    with_key = sum(request.authenticated == "key" for request in received)
+    text = f"{with_key} of {len(received)} requests at the API carried the key"
+    return Claim(text, with_key == len(received) == 4)
+
+
+def _refused(ran: Sequence[Ran], received: Sequence[Received]) -> Claim:
+    """Count refused calls; a request at the API that is no row of a trace, or on no granted route, got past."""
+    refused = sum(run.denied for run in ran)
+    delivered = sum(row["delivered"] for run in ran for row in run.rows)
+    outside = [request for request in received if not _is_granted(request)]
+    past = max(len(outside), len(received) - delivered)
+    reached = f"{past} reached the API" if past else "none reached the API"
+    return Claim(f"{refused} calls refused by the broker; {reached}", refused == 2 and not past)
+
+
+def _is_granted(request: Received) -> bool:
+    routes = (re.escape(route).replace(r"\*", "[^/?]+") for route in settings.ALLOW)
+    return any(re.fullmatch(route, f"{request.method} {request.target}") for route in routes)
+
+
+def _leases(world: World, expected: int) -> Claim:
+    """Count leases in the audit log. The broker tells the minter of a run's end at once; the log may be a moment late."""
+    until(lambda: len(_events(world, "lease.minted")) <= len(_ended(world)))
+    minted, ended = len(_events(world, "lease.minted")), _ended(world)
+    how = ", ".join(
+        word if count == len(ended) else f"{count} {word}" for word, count in Counter(e["how"] for e in ended).items()
+    )
+    text = f"{minted} leases minted, {len(ended)} ended ({how or 'none'})"
+    return Claim(text, minted == len(ended) == expected, f"{expected} runs made calls that were granted")
+
+
+def _events(world: World, *codes: str) -> list[dict[str, Any]]:
+    return [line for line in world.audited() if line["code"] in codes]
+
+
+def _ended(world: World) -> list[dict[str, Any]]:
+    return _events(world, "lease.revoked", "lease.expired")
+
+
+def _search(world: World, ran: Sequence[Ran]) -> tuple[list[str], list[str]]:
+    """Return where the key was and how it can be obtained: what the code found, and what the demo finds afterwards."""
+    needles = Needles(world.needles)
+    places: list[str] = []
+    ways: list[str] = []
+    for run in ran:
+        if run.result is not None:
+            places += run.result["places"]
+            ways += run.result["ways"]
+    for where, content in _said(world, ran):
+        for name in needles.found_in(content):
+            if name == KEY:
+                places.append(where)
+            else:
+                ways.append(f"{name} lies in {where}")
+    return list(dict.fromkeys(places)), list(dict.fromkeys(ways))
+
+
+def _said(world: World, ran: Sequence[Ran]) -> Iterator[tuple[str, bytes]]:
+    """Return everything that was said and written: output, traces, logs, audit, databases, the API's record."""
+    for run in ran:
+        yield f"what run {run.number} printed", run.printed.encode()
+        yield f"the trace of run {run.number}", repr(run.trace).encode()
+    for folder in ("logs", "minter", "broker", "api", "run", "code"):
+        for path in sorted((world.folder / folder).rglob("*")):
+            # The token that the thief of run 6 has is in a file of the API's on purpose; it is not the key.
+            if path.is_file() and not path.is_symlink():
+                with path.open("rb") as file:
+                    yield f"the file {_name(world, path)}", file.read(_MOST_BYTES)
+
+
+def _name(world: World, path: Path) -> str:
+    inside = path.relative_to(world.folder)
+    # The search names a file of its own folder so; the same file is one place.
+    return f"{path.name} of the code" if inside.parts[0] == "code" else str(path)

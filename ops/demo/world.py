@@ -1,0 +1,259 @@
+"""The demo's world: a folder, settings, and the fake API, the minter and the broker as real processes.
+
+The key is made by a process of its own (``ops/demo/maker.py``) and is in nobody's hands but the minter's. Leaving the
+``with`` block ends every process and removes the folder, whatever happened.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, Self
+
+import msgspec
+
+from config import tokenfiles, tokens
+from config.secret import Secret
+from config.tokenfiles import Principal, TokenEntry, TokenFile
+from ops.demo import settings
+from ops.demo.needle import KEY, Needle
+from ops.demo.programs import Programs, answers, connects, free_ports, listens
+from ops.demo.users import ROOT, SOCKET_GROUP, Cast, assemble
+from ops.fakes.memory_record import Received, read_record
+
+#: What ``--sabotage`` takes: each makes a claim false, to see that the demo notices.
+KEY_IN_CLIENT: Final = "key-in-client"
+WAY_TO_MINTER: Final = "way-to-minter"
+
+
+class World:
+    """Everything that the demo started."""
+
+    def __init__(self, say: Callable[[str], None], *, sabotage: str = "") -> None:
+        """``say`` is told what goes on; ``sabotage`` breaks a claim on purpose."""
+        self._say = say
+        self._sabotage = sabotage
+        # Other users may look into it: what they must not read is closed by itself.
+        self.folder = Path(tempfile.mkdtemp(prefix="minter-broker-demo-")).resolve()
+        self.folder.chmod(0o755)
+        self.programs = Programs(self._make("logs"))
+        self.cast: Cast
+        self.caller: Secret
+        self.needles: list[Needle] = []
+        self.client = (Path(__file__).parent / "client.py").read_text()
+        self.api_url, self.minter_url, self.broker_url = (f"http://127.0.0.1:{port}" for port in free_ports(3))
+
+    def __enter__(self) -> Self:
+        try:
+            self._start()
+        except BaseException:
+            self.end()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.end()
+
+    def end(self) -> None:
+        """End every process and remove the folder."""
+        for name in self.programs.end():
+            self._say(f"{name} did not end when it was asked to and was killed")
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    # --- what is where ---
+
+    @property
+    def minter_socket(self) -> Path:
+        """Where brokers reach the minter."""
+        return self.folder / "run/minter.sock"
+
+    @property
+    def sockets(self) -> list[Path]:
+        """Every Unix socket of the two programs."""
+        return [
+            self.minter_socket,
+            self.folder / "minter/admin/minter-admin.sock",
+            self.folder / "broker/admin/broker-admin.sock",
+        ]
+
+    @property
+    def credential_file(self) -> Path:
+        """Where the broker's credential would lie if it lay in a file."""
+        return self.folder / "run/broker.credential"
+
+    def received(self) -> list[Received]:
+        """Return every request that the API received, in order."""
+        return read_record(self.folder / "api/record.jsonl")
+
+    def thief_token(self) -> str:
+        """Return the last token of a run that the API accepted, as somebody who got hold of it."""
+        return (self.folder / "api/jwt").read_text()
+
+    def audited(self) -> list[dict[str, Any]]:
+        """Return the minter's audit log."""
+        log = self.folder / "minter/state/audit.jsonl"
+        # A line that is being written has no end yet.
+        return [json.loads(line) for line in log.read_bytes().splitlines(keepends=True) if line.endswith(b"\n")]
+
+    # --- starting ---
+
+    def _start(self) -> None:
+        self.cast = assemble(self.folder / "python")
+        for note in self.cast.notes:
+            self._say(f"note: {note}")
+        if self.cast.apart:
+            numbers = ", ".join(f"{name} {user.number}" for name, user in self.cast.users.items())
+            self._say(f"users: {numbers}")
+        for name in ("minter", "broker", "api"):
+            self._make(name, name)
+            for below in ("state", "admin") if name != "api" else ():
+                self._make(f"{name}/{below}", name)
+        self._make("code").chmod(0o755)
+        run = self._make("run", "minter")
+        # The broker may enter the socket's folder, by its group; nobody else may.
+        self._share(run, 0o750)
+        grants = self.folder / "grants.json"
+        grants.write_text(settings.grants_json(self.api_url))
+        self._share(grants, 0o640)
+        key_out, key_in = os.pipe()
+        credential_out, credential_in = os.pipe()
+        signer_out, signer_in = os.pipe()
+        known, leaked = self._make_secrets(key_in, credential_in, signer_in)
+        self._make_principals(known["credential"]["sha256"])
+        self.needles = [
+            Needle(KEY, **known["key"]),
+            Needle("the broker's credential", **known["credential"]),
+            Needle("the caller's token", tokens.CALLER, len(self.caller), _sha256(self.caller)),
+        ]
+        self._start_api(known["key"]["sha256"])
+        self._start_minter(key_out, signer_out)
+        self._start_broker(credential_out)
+        if leaked:
+            self._break(*leaked)
+
+    def _start_api(self, key_digest: str) -> None:
+        folder, credential = self.folder / "api", self.folder / "api/introspect.credential"
+        command = [*self.cast.programs, "-m", "ops.fakes.agent_memory", "--port", self.api_url.rsplit(":", 1)[1]]
+        command += ["--key-digest", key_digest, "--namespace", f"{settings.ACCOUNT}/{settings.NAMESPACE}"]
+        command += ["--jwks", self.minter_url + "/.well-known/jwks.json", "--audience", self.api_url]
+        command += ["--issuer", self.minter_url, "--introspect", self.minter_url + "/v1/introspect"]
+        command += ["--introspect-credential-file", str(credential)]
+        command += ["--record", str(folder / "record.jsonl"), "--keep-jwt", str(folder / "jwt")]
+        self._start_program("api", command, ready=lambda: listens(self.api_url))
+        # It was read; a file that is gone cannot be found.
+        credential.unlink()
+
+    def _start_minter(self, key_fd: int, signer_fd: int) -> None:
+        group = str(SOCKET_GROUP) if self.cast.users["minter"].uid is not None else ""
+        file = self._write(
+            "minter/minter.toml",
+            settings.minter_toml(
+                self.folder, url=self.minter_url, key_fd=key_fd, signer_fd=signer_fd, socket_group=group
+            ),
+            "minter",
+        )
+        self._serve("minter", file, (key_fd, signer_fd), lambda: connects(self.minter_socket))
+
+    def _start_broker(self, credential_fd: int) -> None:
+        file = self._write(
+            "broker/broker.toml",
+            settings.broker_toml(self.folder, url=self.broker_url, credential_fd=credential_fd),
+            "broker",
+        )
+        self._serve("broker", file, (credential_fd,), lambda: answers(self.broker_url, "/readyz"))
+
+    def _serve(self, name: str, file: Path, inherited: Sequence[int], ready: Callable[[], bool]) -> None:
+        script = Path(sys.executable).parent / name
+        command = [*self.cast.programs, str(script), "serve", "--config", str(file)]
+        self._start_program(name, command, inherited=inherited, ready=ready)
+        for end in inherited:
+            os.close(end)
+
+    def _start_program(
+        self, name: str, command: list[str], *, ready: Callable[[], bool], inherited: Sequence[int] = ()
+    ) -> None:
+        self.programs.start(
+            name,
+            command,
+            user=self.cast.users[name],
+            environ=self.cast.environ,
+            inherited=inherited,
+            ready=ready,
+        )
+        self._say(f"started {_TITLES[name]}")
+
+    # --- secrets ---
+
+    def _make_secrets(self, *pipes: int) -> tuple[dict[str, Any], list[str]]:
+        """Let another process make the secrets and fill their pipes; return what is known of two of them."""
+        leak_out, leak_in = os.pipe()
+        ends = [*pipes, *([leak_in] if self._sabotage else [])]
+        command = [sys.executable, "-m", "ops.demo.maker", *map(str, ends)]
+        made = subprocess.run(command, cwd=ROOT, pass_fds=ends, stdout=subprocess.PIPE, check=True)
+        for end in (*pipes, leak_in):
+            os.close(end)
+        with os.fdopen(leak_out) as leak:
+            leaked = leak.read()
+        return json.loads(made.stdout), json.loads(leaked) if leaked else []
+
+    def _make_principals(self, credential_digest: str) -> None:
+        """Write who may ask the minter and who may open runs, and the API's credential for introspection."""
+        # The sabotaged way is open to any user; otherwise a credential counts from its broker's user only.
+        uid = None if self._sabotage == WAY_TO_MINTER else self.cast.users["broker"].number
+        broker = Principal(id="demo-broker", uid=uid, tokens=[TokenEntry(sha256=credential_digest)])
+        api = Principal(id="agent-memory-api", profiles=[], introspect=True)
+        brokers, introspection = tokenfiles.create([broker], api, tokens.BROKER)
+        callers, self.caller = tokenfiles.create([], Principal(id=settings.CALLER), tokens.CALLER)
+        self._write("minter/brokers.json", msgspec.json.encode(TokenFile(brokers=brokers)).decode(), "minter")
+        self._write("broker/callers.json", msgspec.json.encode(TokenFile(callers=callers)).decode(), "broker")
+        self._write("api/introspect.credential", introspection.reveal(), "api")
+
+    def _break(self, key: str, credential: str) -> None:
+        if self._sabotage == KEY_IN_CLIENT:
+            self.client += f'\nLEFT_IN_BY_MISTAKE = "{key}"\n'
+        elif self._sabotage == WAY_TO_MINTER:
+            self.credential_file.write_text(credential)
+            self.credential_file.chmod(0o644)
+            self.minter_socket.chmod(0o666)
+            self.minter_socket.parent.chmod(0o755)
+
+    # --- files ---
+
+    def _make(self, name: str, owner: str | None = None) -> Path:
+        folder = self.folder / name
+        folder.mkdir(mode=0o700)
+        if owner is not None:
+            self.cast.users[owner].own(folder)
+        return folder
+
+    def _write(self, name: str, text: str, owner: str) -> Path:
+        file = self.folder / name
+        file.touch(0o600)
+        file.write_text(text)
+        self.cast.users[owner].own(file)
+        return file
+
+    def _share(self, path: Path, mode: int) -> None:
+        """Let minter and broker both in, by their common group, when they have users of their own."""
+        if self.cast.users["minter"].uid is not None:
+            os.chown(path, -1, SOCKET_GROUP)
+            path.chmod(mode)
+
+
+_TITLES: Final = {
+    "api": "the fake Agent Memory API, which keeps only the key's digest",
+    "minter": "the minter, which alone got the key, by an inherited pipe",
+    "broker": "the broker, which got its credential to the minter by another",
+}
+
+
+def _sha256(secret: Secret) -> str:
+    return hashlib.sha256(secret.reveal().encode()).hexdigest()
