@@ -75,6 +75,9 @@ class Cycle(RequestResponseCycle):
 
     async def run_asgi(self, app: App) -> None:
         """Run the application; whatever it does, the client gets a whole answer or a cut connection."""
+        if self.disconnected:
+            # The client left, or its body was refused, before the task began.
+            return
         try:
             await app(self.scope, self.receive, self.send)
         except asyncio.CancelledError:

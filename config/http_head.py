@@ -69,9 +69,9 @@ class HeadReader(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Begin a request."""
         if self.phase != HEAD:
-            # It began in the middle of a chunk: the bytes before it were another's.
+            # It began in the middle of a chunk: how many of its bytes are there is not known, but one is.
             self.phase = HEAD
-            self.fed = 0
+            self.fed = 1
         self.url = b""
         self.headers = []
         self.host = None
