@@ -46,17 +46,19 @@ def _drain(fd: int) -> bytes:
     data = b""
     deadline = time.monotonic() + _TIMEOUT_S
     try:
+        os.fstat(fd)
+        waiting = select.poll()
+        waiting.register(fd, select.POLLIN | select.POLLHUP)
         while len(data) <= MAX_BYTES + 1:
-            ready, _, _ = select.select([fd], [], [], max(0.0, deadline - time.monotonic()))
-            if not ready:
+            if not waiting.poll(max(0.0, deadline - time.monotonic()) * 1000):
                 raise SourceError("gave no end of data", "the parent must close its end of the pipe")
             chunk = os.read(fd, MAX_BYTES)
             if not chunk:
                 break
             data += chunk
         os.close(fd)
-    except (OSError, ValueError) as error:
-        if isinstance(error, OSError) and error.errno == errno.EBADF:
+    except OSError as error:
+        if error.errno == errno.EBADF:
             raise MissingError("is not open") from None
         raise SourceError(f"cannot be read ({type(error).__name__})") from None
     return data

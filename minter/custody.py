@@ -1,0 +1,293 @@
+"""Custody keys: which there are, the value of each active version, where each may go, and who used it.
+
+Rules of this module:
+
+1. Secrets are read at start, at a reload and when a rotation activates one; in between they are in memory, as
+   ``Secret``. What cannot be read is a fault that names the reference.
+2. A key goes only to the origins it is pinned to: those of the settings, else those that the grants named for it when
+   it was first used. Checked at load and at every use.
+3. The minter makes a signing key only when it has never known one of that alias: a key that is gone is a fault.
+4. A change is staged, then adopted as a whole: a reload with a fault changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import hmac
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Protocol, TypeVar, get_args
+
+import msgspec
+
+from config.clock import Clock
+from config.errors import ConfigurationError, Fault
+from config.origin import parse_origin
+from config.problems import ProblemError
+from config.profiles import Grants
+from config.secret import Secret
+from config.settings import KeySettings, MinterSettings
+from minter import key_rows, signing
+from minter.audit_events import Event, Value
+from minter.held import Held, Reader
+from minter.key_loading import Staged, Staging, setting_faults
+from minter.key_rows import KeyRow, VersionRow
+from minter.signing import Algorithm, SigningError, SigningKey
+from minter.sources import Sources
+from minter.store import Connection, Work
+
+T = TypeVar("T")
+
+
+class Store(Protocol):
+    """What custody needs of :class:`minter.store.Store`."""
+
+    async def write(self, work: Work[T]) -> T:
+        """Run ``work`` in a transaction and record its events."""
+        ...
+
+    async def read(self, query: Callable[[Connection], T]) -> T:
+        """Run ``query``."""
+        ...
+
+
+class Custody:
+    """The custody keys of one minter. Made empty; :meth:`load` fills it."""
+
+    def __init__(self, settings: MinterSettings, *, sources: Sources, clock: Clock) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.reader = Reader(settings, sources)
+        self._held: dict[str, Held] = {}
+        self._keys: dict[str, KeyRow] = {}
+        self._versions: dict[tuple[str, int], VersionRow] = {}
+        self._pins: dict[str, frozenset[str]] = {}
+        #: By the grants in force: the origins and the profiles of each key.
+        self._wanted: Mapping[str, frozenset[str]] = {}
+        self._profiles: Mapping[str, tuple[str, ...]] = {}
+        self._uses: defaultdict[str, int] = defaultdict(int)
+        self._used_at: dict[str, float] = {}
+        self._params_key = b""
+        self._jwks = b'{"keys":[]}'
+
+    # --- what kinds ask for ---
+
+    def settings_of(self, alias: str) -> KeySettings | None:
+        """Return what the settings say of a key; of one that the grants name inline (``env:NAME``), the defaults."""
+        return self.reader.settings_of(alias)
+
+    def fingerprint(self, value: Secret) -> str:
+        """Return the keyed fingerprint of a secret that a person may have chosen."""
+        return self.reader.fingerprint(value)
+
+    def secret(self, alias: str, origin: str) -> tuple[Secret, int]:
+        """Return the active version's value and number, for a credential that goes to ``origin``.
+
+        Errors: ``secret-unavailable`` when it is not loaded, ``origin-not-pinned`` when it may not go there.
+        """
+        held = self._use(alias, origin)
+        return held.secret, held.version
+
+    def signing_key(self, alias: str, origin: str) -> tuple[SigningKey, int]:
+        """Return the active version of a signing key and its number; otherwise like :meth:`secret`."""
+        held = self._use(alias, origin)
+        if held.signer is None:
+            raise ProblemError("secret-unavailable", f"custody key {alias} is no signing key")
+        return held.signer, held.version
+
+    def param_digest(self, params: Mapping[str, str]) -> str:
+        """Return the keyed digest of run parameters, which is all that is kept of them."""
+        data = msgspec.json.encode(dict(params), order="sorted")
+        return "hmac-sha256:" + hmac.new(self._params_key, data, hashlib.sha256).hexdigest()
+
+    def record_use(
+        self, connection: Connection, versions: Iterable[tuple[str, int]], *, origin: str, now: float
+    ) -> list[Event]:
+        """Count a mint, and pin a key that is used for the first time. Part of the write that commits the lease.
+
+        ``versions`` are :attr:`minter.kinds.Minted.key_versions`.
+        """
+        events = []
+        for alias, _ in versions:
+            self._uses[alias] += 1
+            self._used_at[alias] = now
+            if alias not in self._pins:
+                # Believed only once it was read back: a transaction may fail after this returns.
+                pins = frozenset(key_rows.origins(connection, alias))
+                if pins:
+                    self._pins[alias] = pins
+                else:
+                    wanted = sorted(self._wanted.get(alias, frozenset()) | {origin})
+                    key_rows.pin(connection, alias, wanted)
+                    events.append(Event("key.pinned", {"alias": alias, "origins": wanted}))
+        return events
+
+    def _use(self, alias: str, origin: str) -> Held:
+        held = self._held.get(alias)
+        if held is None:
+            raise ProblemError("secret-unavailable", f"custody key {alias} is not loaded")
+        pins = self._pins.get(alias)
+        if pins is not None and origin not in pins:
+            raise ProblemError("origin-not-pinned")
+        return held
+
+    # --- public keys ---
+
+    def jwks(self) -> bytes:
+        """Return the JWK set of every signing key that verifiers may meet: public members only."""
+        return self._jwks
+
+    def read_token(self, token: str) -> dict[str, Any] | None:
+        """Return the claims of a token that one of our keys signed and that has not ended, else None."""
+        claims = self._verified(token)
+        expires_at = claims.get("exp") if claims else None
+        if type(expires_at) is not int or self.clock.now() >= expires_at:
+            return None
+        return claims
+
+    def _verified(self, token: str) -> dict[str, Any] | None:
+        kid = signing.kid_of(token)
+        try:
+            for held in self._held.values():
+                if held.signer is not None and held.signer.kid == kid:
+                    return held.signer.verify(token)
+            for row in self._versions.values():
+                if _is_public(row) and row.public_jwk is not None:
+                    jwk = msgspec.json.decode(row.public_jwk)
+                    if jwk["kid"] == kid:
+                        return signing.verify(token, jwk, _algorithm(row))
+        except SigningError:
+            return None
+        return None
+
+    # --- loading ---
+
+    async def load(self, store: Store, grants: Grants) -> None:
+        """Stage and adopt: what a start does."""
+        await self.adopt(store, await self.stage(store, grants))
+
+    async def stage(self, store: Store, grants: Grants) -> Staged:
+        """Read every secret of the settings and of ``grants``; change nothing.
+
+        Errors: ``ConfigurationError`` with every fault.
+        """
+        if not self._params_key:
+            self.reader.fingerprint_key = await store.write(lambda c: (key_rows.meta_key(c, "fingerprint_key"), ()))
+            self._params_key = await store.write(lambda c: (key_rows.meta_key(c, "params_key"), ()))
+        keys, versions = await store.read(lambda c: (key_rows.keys(c), key_rows.versions(c)))
+        staging = Staging(self.reader, grants, keys, versions, now=self.clock.now())
+        faults = [*setting_faults(self.settings), *self._pin_faults(grants, keys)]
+        await asyncio.to_thread(staging.read)
+        if faults or staging.faults:
+            raise ConfigurationError([*faults, *staging.faults])
+        await asyncio.to_thread(staging.make_missing)
+        if staging.faults:
+            raise ConfigurationError(staging.faults)
+        return staging.result()
+
+    async def adopt(self, store: Store, staged: Staged) -> None:
+        """Write what is new and put what was staged in force."""
+
+        def work(connection: Connection) -> tuple[list[VersionRow], Sequence[Event]]:
+            for key in staged.keys.values():
+                key_rows.add_key(connection, key)
+            for row in staged.changed:
+                key_rows.put_version(connection, row)
+            return key_rows.versions(connection), staged.events
+
+        versions = await store.write(work)
+        self._wanted, self._profiles = staged.wanted, staged.profiles
+        self._keys |= staged.keys
+        for alias, row in staged.keys.items():
+            pins = self._settings_pins(alias) or row.origins
+            if pins:
+                self._pins[alias] = frozenset(pins)
+        # Keys that the grants no longer name stay: what was made with them may still have to be ended with them.
+        self._held |= staged.held
+        self.put(versions)
+
+    def check_pins(self, grants: Grants) -> list[Fault]:
+        """Return a fault for each profile that sends a key to an origin it is not pinned to."""
+        return self._pin_faults(grants, self._keys)
+
+    def _pin_faults(self, grants: Grants, keys: Mapping[str, KeyRow]) -> list[Fault]:
+        faults = []
+        for name, profile in grants.profiles.items():
+            for alias in profile.key_aliases():
+                pins = self._settings_pins(alias) or (keys[alias].origins if alias in keys else ())
+                if pins and profile.base_url not in pins:
+                    hint = "see origins in minter.toml" if self._settings_pins(alias) else f"minter keys rebind {alias}"
+                    faults.append(
+                        Fault(f"profiles.{name}.base_url", f"custody key {alias} is pinned to other origins", hint)
+                    )
+        return faults
+
+    def _settings_pins(self, alias: str) -> Sequence[str]:
+        named = self.settings.keys.get(alias)
+        return named.origins if named is not None else ()
+
+    # --- what changes while it runs ---
+
+    async def rebind(self, store: Store, alias: str, origins: Sequence[str], *, uid: int | None = None) -> list[str]:
+        """Pin a key to other origins than before. Errors: ``key-not-found``, ``body-malformed``."""
+        if alias not in self._keys:
+            raise ProblemError("key-not-found")
+        if self._settings_pins(alias):
+            raise ProblemError("body-malformed", f"minter.toml says where key {alias} may go: change it there")
+        wanted = sorted(set(origins))
+        try:
+            for origin in wanted:
+                parse_origin(origin)
+        except ValueError as error:
+            raise ProblemError("body-malformed", str(error)) from None
+        if not wanted:
+            raise ProblemError("body-malformed", "no origin was given")
+
+        def work(connection: Connection) -> tuple[None, list[Event]]:
+            key_rows.pin(connection, alias, wanted)
+            fields: dict[str, Value] = {"alias": alias, "origins": wanted, "uid": uid}
+            return None, [Event("key.rebound", fields)]
+
+        await store.write(work)
+        self._pins[alias] = frozenset(wanted)
+        self._keys[alias] = replace(self._keys[alias], origins=tuple(wanted))
+        return wanted
+
+    def flush(self, connection: Connection) -> tuple[None, Sequence[Event]]:
+        """Write the uses that were counted in memory: a piece of work for the store, at every tick and at the end."""
+        uses, self._uses = self._uses, defaultdict(int)
+        for alias, count in uses.items():
+            key_rows.count_uses(connection, alias, uses=count, last_used_at=self._used_at[alias])
+        return None, ()
+
+    def aliases(self) -> list[str]:
+        """Return the alias of every key that is loaded."""
+        return sorted(self._held)
+
+    def versions_of(self, alias: str) -> list[VersionRow]:
+        """Return every version of a key, the oldest first."""
+        return sorted((row for (name, _), row in self._versions.items() if name == alias), key=lambda r: r.version)
+
+    def hold(self, alias: str, held: Held) -> None:
+        """Put another active version in force: a rotation's last word, after its transaction."""
+        self._held[alias] = held
+
+    def put(self, rows: Iterable[VersionRow]) -> None:
+        """Take over rows that were written, and publish what is to be published from now on."""
+        for row in rows:
+            self._versions[row.alias, row.version] = row
+        keys = [row.public_jwk for row in self._versions.values() if _is_public(row) and row.public_jwk is not None]
+        self._jwks = ('{"keys":[' + ",".join(keys) + "]}").encode()
+
+
+def _is_public(row: VersionRow) -> bool:
+    return row.phase != "destroyed" and row.published_at is not None
+
+
+def _algorithm(row: VersionRow) -> Algorithm:
+    for algorithm in get_args(Algorithm):
+        if row.algorithm == algorithm:
+            return algorithm  # type: ignore[no-any-return]
+    raise SigningError("the key's algorithm is unknown")

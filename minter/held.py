@@ -1,0 +1,105 @@
+"""A version of a custody key in memory, how it is read from its source, and what is written down of it."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+from typing import Final
+
+import msgspec
+
+from config.errors import Fault
+from config.secret import Secret
+from config.settings import KeySettings, MinterSettings
+from minter import signing
+from minter.audit_events import Event, Value
+from minter.key_rows import VersionRow
+from minter.signing import SigningError, SigningKey
+from minter.sources import SourceError, Sources, kind_of
+
+#: Sources that a grants file may name inline.
+_INLINE: Final = ("env", "file", "keyring", "credential")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Held:
+    """One version of a key. ``signer`` is of signing keys."""
+
+    version: int
+    secret: Secret
+    fingerprint: str
+    signer: SigningKey | None = None
+
+
+class Reader:
+    """Reads versions of keys. ``fingerprint_key`` is this installation's; it is set before anything is read."""
+
+    def __init__(self, settings: MinterSettings, sources: Sources) -> None:
+        self.settings = settings
+        self.sources = sources
+        self.fingerprint_key = b""
+
+    def settings_of(self, alias: str) -> KeySettings | None:
+        """Return what the settings say of a key; of one that the grants name inline (``env:NAME``), the defaults."""
+        named = self.settings.keys.get(alias)
+        if named is not None:
+            return named
+        source, colon, _ = alias.partition(":")
+        return KeySettings(source=alias) if colon and source in _INLINE else None
+
+    def fingerprint(self, value: Secret) -> str:
+        """Return the keyed fingerprint of a secret that a person may have chosen."""
+        if not self.fingerprint_key:
+            raise RuntimeError("no fingerprint before the installation's key is known")
+        return hmac.new(self.fingerprint_key, value.reveal().encode(), hashlib.sha256).hexdigest()[:16]
+
+    def read(self, alias: str, ref: str, version: int) -> Held:
+        """Read a version from its source. Errors: :class:`minter.sources.SourceError`."""
+        return self.take(alias, self.sources.read(ref), version)
+
+    def take(self, alias: str, value: Secret, version: int) -> Held:
+        """Make what is kept in memory of a value.
+
+        Errors: :class:`minter.sources.SourceError` when a signing key's value is none.
+        """
+        settings = self.settings_of(alias)
+        fingerprint = self.fingerprint(value)
+        if settings is None or settings.use != "signing":
+            return Held(version, value, fingerprint)
+        try:
+            signer = signing.load(value, settings.algorithm, keyed_fingerprint=fingerprint)
+        except SigningError as error:
+            raise SourceError(str(error), f"a private key for {settings.algorithm} is wanted, as PEM or JWK") from None
+        return Held(version, value, signer.fingerprint, signer)
+
+
+def version_row(alias: str, held: Held, ref: str, *, now: float) -> VersionRow:
+    """Return the row of a version that was read back from its source."""
+    signer = held.signer
+    public = signer.public_jwk if signer is not None else None
+    return VersionRow(
+        alias=alias,
+        version=held.version,
+        phase="prepared",
+        source_ref=ref,
+        fingerprint=held.fingerprint,
+        algorithm=signer.algorithm if signer is not None else "",
+        public_jwk=msgspec.json.encode(public).decode() if public is not None else None,
+        created_at=now,
+    )
+
+
+def key_event(code: str, row: VersionRow, **more: Value) -> Event:
+    """Return an event about a version; of its place only the source's name."""
+    fields: dict[str, Value] = {"alias": row.alias, "version": row.version, "source": kind_of(row.source_ref)}
+    if row.fingerprint:
+        fields["fingerprint"] = row.fingerprint
+    if row.algorithm:
+        fields["algorithm"] = row.algorithm
+    return Event(code, fields | {name: value for name, value in more.items() if value is not None})
+
+
+def key_fault(alias: str, ref: str, error: SourceError) -> Fault:
+    """Return the fault of a key that cannot be had: its alias and reference, never its value."""
+    return Fault(ref if alias == ref else f"keys.{alias} ({ref})", error.what, error.hint)

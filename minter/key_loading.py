@@ -1,0 +1,143 @@
+"""What a start or a reload reads of the custody keys, before any of it is put in force."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from config.errors import Fault
+from config.origin import parse_origin
+from config.profiles import Grants
+from config.settings import MinterSettings
+from minter import signing
+from minter.audit_events import Event
+from minter.held import Held, Reader, key_event, key_fault, version_row
+from minter.key_rows import KeyRow, VersionRow
+from minter.sources import MissingError, SourceError, versioned
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Staged:
+    """What was read, to be adopted as a whole. ``wanted``: the origins that the grants name for each key."""
+
+    held: Mapping[str, Held]
+    keys: Mapping[str, KeyRow]
+    changed: Sequence[VersionRow]
+    events: Sequence[Event]
+    wanted: Mapping[str, frozenset[str]]
+    profiles: Mapping[str, tuple[str, ...]]
+
+
+class Staging:
+    """Reads every key of the settings and of ``grants``. It blocks: run it outside the event loop."""
+
+    def __init__(
+        self,
+        reader: Reader,
+        grants: Grants,
+        keys: Mapping[str, KeyRow],
+        versions: Sequence[VersionRow],
+        *,
+        now: float,
+    ) -> None:
+        self._reader = reader
+        self._now = now
+        self._known = keys
+        self._ever = {row.alias for row in versions}
+        self._active = {row.alias: row for row in versions if row.phase == "active"}
+        wanted: defaultdict[str, set[str]] = defaultdict(set)
+        profiles: defaultdict[str, list[str]] = defaultdict(list)
+        for name, profile in grants.profiles.items():
+            for alias in profile.key_aliases():
+                wanted[alias].add(profile.base_url)
+                profiles[alias].append(name)
+        self._wanted = {alias: frozenset(origins) for alias, origins in wanted.items()}
+        self._profiles = {alias: tuple(found) for alias, found in profiles.items()}
+        self._held: dict[str, Held] = {}
+        self._missing: list[str] = []
+        self._changed: list[VersionRow] = []
+        self._events: list[Event] = []
+        self.faults: list[Fault] = []
+
+    def read(self) -> None:
+        """Read what is there; change nothing. What is wrong is in :attr:`faults`."""
+        for alias in sorted({*self._reader.settings.keys, *self._wanted}):
+            settings = self._reader.settings_of(alias)
+            if settings is None:
+                # An alias that nobody declared: the check of the token names its place in the grants file.
+                continue
+            row = self._active.get(alias)
+            version = row.version if row is not None else 1
+            ref = versioned(settings.source, version)
+            try:
+                self._take(alias, self._reader.read(alias, ref, version), ref)
+            except SourceError as error:
+                may_make = settings.use == "signing" and alias not in self._ever
+                if may_make and isinstance(error, MissingError) and self._reader.sources.writable(ref):
+                    self._missing.append(alias)
+                else:
+                    self.faults.append(key_fault(alias, ref, error))
+
+    def make_missing(self) -> None:
+        """Make the signing keys that never were. After all else was read: a start that fails leaves nothing behind."""
+        for alias in self._missing:
+            settings = self._reader.settings.keys[alias]
+            value = signing.generate(settings.algorithm)
+            try:
+                self._reader.sources.write(settings.source, value)
+                self._take(alias, self._reader.take(alias, value, 1), settings.source)
+            except SourceError as error:
+                self.faults.append(key_fault(alias, settings.source, error))
+
+    def result(self) -> Staged:
+        """Return what was read, once there are no faults."""
+        keys = {}
+        for alias in self._held:
+            settings = self._reader.settings_of(alias)
+            row = self._known.get(alias) or KeyRow(alias=alias, created_at=self._now)
+            keys[alias] = replace(row, owner=settings.owner, purpose=settings.purpose) if settings else row
+        return Staged(
+            held=self._held,
+            keys=keys,
+            changed=self._changed,
+            events=self._events,
+            wanted=self._wanted,
+            profiles=self._profiles,
+        )
+
+    def _take(self, alias: str, held: Held, ref: str) -> None:
+        self._held[alias] = held
+        before = self._active.get(alias)
+        row = version_row(alias, held, ref, now=self._now)
+        if before is None:
+            # Nobody can have met a key that is new, so it needs no time of publication.
+            row = replace(row, phase="active", published_at=self._now, activated_at=self._now)
+            self._events.append(key_event("key.created", row))
+        elif (before.fingerprint, before.source_ref) == (row.fingerprint, row.source_ref):
+            return
+        else:
+            row = replace(
+                before,
+                source_ref=ref,
+                fingerprint=row.fingerprint,
+                algorithm=row.algorithm,
+                public_jwk=row.public_jwk,
+            )
+            if row.fingerprint != before.fingerprint:
+                self._events.append(key_event("key.changed", row))
+        self._changed.append(row)
+
+
+def setting_faults(settings: MinterSettings) -> list[Fault]:
+    """Return what is wrong with the settings of keys beyond their types."""
+    faults = []
+    for alias, key in settings.keys.items():
+        if ":" in alias:
+            faults.append(Fault(f"keys.{alias}", "an alias has no colon: that is how grants name sources"))
+        for index, origin in enumerate(key.origins):
+            try:
+                parse_origin(origin)
+            except ValueError as error:
+                faults.append(Fault(f"keys.{alias}.origins[{index}]", str(error)))
+    return faults

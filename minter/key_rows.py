@@ -1,0 +1,171 @@
+"""Rows of the custody tables: every key, its versions and their phases. Functions here run on the store's thread.
+
+Phases: ``prepared`` (in its source, not used yet; without a fingerprint its preparation is not finished), ``active``
+(the one that is used), ``retiring`` (kept for what was made with it) and ``destroyed``. That at most one version of a
+key is prepared and at most one is active is an index of the table.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, Final, Literal
+
+import msgspec
+
+from minter.store import Connection
+
+Phase = Literal["prepared", "active", "retiring", "destroyed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class VersionRow:
+    """One version. ``source_ref`` says where it lives; ``public_jwk`` is JSON, of asymmetric signing keys only."""
+
+    alias: str
+    version: int
+    phase: Phase
+    source_ref: str
+    fingerprint: str = ""
+    algorithm: str = ""
+    public_jwk: str | None = None
+    created_at: float
+    published_at: float | None = None
+    activated_at: float | None = None
+    retire_at: float | None = None
+    destroyed_at: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyRow:
+    """One key. ``origins``: where it may go, empty until its first use."""
+
+    alias: str
+    purpose: str = ""
+    owner: str = ""
+    origins: tuple[str, ...] = ()
+    created_at: float
+    last_used_at: float | None = None
+    last_rotated_at: float | None = None
+    uses: int = 0
+
+
+_VERSION: Final = tuple(field.name for field in fields(VersionRow))
+_KEY: Final = tuple(field.name for field in fields(KeyRow))
+_PUT_VERSION: Final = (
+    f"INSERT INTO key_versions ({', '.join(_VERSION)}) VALUES ({', '.join('?' * len(_VERSION))}) "  # noqa: S608 - our own names
+    f"ON CONFLICT (alias, version) DO UPDATE SET {', '.join(f'{name} = excluded.{name}' for name in _VERSION[2:])}"
+)
+_ADD_KEY: Final = (
+    f"INSERT INTO custody_keys ({', '.join(_KEY)}) VALUES ({', '.join('?' * len(_KEY))}) "  # noqa: S608
+    "ON CONFLICT (alias) DO UPDATE SET purpose = excluded.purpose, owner = excluded.owner"
+)
+
+
+def versions(connection: Connection) -> list[VersionRow]:
+    """Return every version of every key, the oldest first."""
+    rows = connection.exec_driver_sql(f"SELECT {', '.join(_VERSION)} FROM key_versions ORDER BY alias, version")  # noqa: S608
+    return [VersionRow(**dict(zip(_VERSION, row, strict=True))) for row in rows]
+
+
+def keys(connection: Connection) -> dict[str, KeyRow]:
+    """Return every key by alias."""
+    found = {}
+    for row in connection.exec_driver_sql(f"SELECT {', '.join(_KEY)} FROM custody_keys"):  # noqa: S608
+        values: dict[str, Any] = dict(zip(_KEY, row, strict=True))
+        values["origins"] = tuple(msgspec.json.decode(values["origins"], type=list[str]))
+        found[values["alias"]] = KeyRow(**values)
+    return found
+
+
+def add_key(connection: Connection, row: KeyRow) -> None:
+    """Add a key; of one that is there, take over what the settings say of it."""
+    values = {name: getattr(row, name) for name in _KEY}
+    values["origins"] = _json(row.origins)
+    connection.exec_driver_sql(_ADD_KEY, tuple(values.values()))
+
+
+def put_version(connection: Connection, row: VersionRow) -> None:
+    """Write a version as it is now, new or not."""
+    connection.exec_driver_sql(_PUT_VERSION, tuple(getattr(row, name) for name in _VERSION))
+
+
+def origins(connection: Connection, alias: str) -> tuple[str, ...]:
+    """Return where a key may go."""
+    row = connection.exec_driver_sql("SELECT origins FROM custody_keys WHERE alias = ?", (alias,)).first()
+    return tuple(msgspec.json.decode(row[0], type=list[str])) if row else ()
+
+
+def pin(connection: Connection, alias: str, to: Iterable[str]) -> None:
+    """Say where a key may go, in place of what was said before."""
+    connection.exec_driver_sql("UPDATE custody_keys SET origins = ? WHERE alias = ?", (_json(to), alias))
+
+
+def count_uses(connection: Connection, alias: str, *, uses: int, last_used_at: float) -> None:
+    """Add uses that were counted in memory."""
+    connection.exec_driver_sql(
+        "UPDATE custody_keys SET uses = uses + ?, last_used_at = max(coalesce(last_used_at, 0), ?) WHERE alias = ?",
+        (uses, last_used_at, alias),
+    )
+
+
+def rotated(connection: Connection, alias: str, *, now: float) -> None:
+    """Note that a key has another active version."""
+    connection.exec_driver_sql("UPDATE custody_keys SET last_rotated_at = ? WHERE alias = ?", (now, alias))
+
+
+def meta_key(connection: Connection, name: str) -> bytes:
+    """Return 32 random bytes of this installation under a name, made at the first call."""
+    connection.exec_driver_sql(
+        "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, secrets.token_hex(32))
+    )
+    return bytes.fromhex(connection.exec_driver_sql("SELECT value FROM meta WHERE name = ?", (name,)).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Live leases of one run that were made with a version."""
+
+    run_id: str
+    caller: str
+    broker: str
+    leases: int
+
+
+_LIVE: Final = "state IN ('intent', 'active', 'revoking') AND expires_at > ?"
+
+
+def users(connection: Connection, alias: str, version: int, *, now: float) -> list[User]:
+    """Return who has live credentials that were made with a version."""
+    rows = connection.exec_driver_sql(
+        f"SELECT run_id, caller, broker, count(*) FROM leases WHERE {_LIVE} AND instr(key_versions, ?) "  # noqa: S608
+        "GROUP BY run_id, caller, broker ORDER BY run_id",
+        (now, msgspec.json.encode(f"{alias}@{version}").decode()),
+    )
+    return [User(*row) for row in rows]
+
+
+def live_callers(connection: Connection, *, now: float) -> list[tuple[list[str], str, int]]:
+    """Return (alias@version list, caller, live leases) of everything that is lent: one pass for a whole report."""
+    rows = connection.exec_driver_sql(
+        f"SELECT key_versions, caller, count(*) FROM leases WHERE {_LIVE} GROUP BY key_versions, caller",  # noqa: S608
+        (now,),
+    )
+    return [(msgspec.json.decode(row[0], type=list[str]), row[1], row[2]) for row in rows]
+
+
+def last_end(connection: Connection, alias: str, version: int) -> float | None:
+    """Return when the last credential of a version ends by itself, those of leases that were revoked included.
+
+    Who verifies a token alone does not learn that its lease was revoked.
+    """
+    ends = connection.exec_driver_sql(
+        "SELECT max(coalesce(credential_ends_at, expires_at)) FROM leases WHERE key_alias = ? AND key_version = ?",
+        (alias, version),
+    ).scalar()
+    return None if ends is None else float(ends)
+
+
+def _json(texts: Iterable[str]) -> str:
+    return msgspec.json.encode(sorted(texts)).decode()

@@ -1,0 +1,226 @@
+"""How a credential is made: one file for each token kind, found by being there.
+
+A kind is made at load from the ``token`` object of a profile; what is wrong with the object is a fault then, not at
+the first call. Its mint returns a credential with an honest end and its revocation says honestly how it ended.
+
+A new kind is a new file here with a class ``KIND``. One from another distribution (entry point group
+``minter.kinds``) loads only when the settings name it: installed is not trusted.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.metadata import entry_points
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeVar
+
+import msgspec
+
+from config.durations import parse_duration
+from config.errors import ConfigurationError, Fault
+from config.profiles import SECRET_FIELDS
+from config.secret import Secret
+from config.validation import struct_faults
+from minter.custody import Custody
+
+GROUP: Final = "minter.kinds"
+
+#: Nothing ends it but its own end; a key that goes on; the issuer deleted it; the issuer said that it will.
+HowEnded = Literal["expired_only", "key_still_valid", "upstream_deleted", "accepted_async"]
+O = TypeVar("O", bound=msgspec.Struct)  # noqa: E741
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MintRequest:
+    """What a credential is wanted for.
+
+    ``routes`` are the granted routes as written, ``origin`` the profile's. ``not_after`` is when the lease ends at the
+    latest: by the run's end or the grant's lifetime.
+    """
+
+    lease_id: str
+    run_id: str
+    caller: str
+    profile: str
+    params: Mapping[str, str]
+    origin: str
+    routes: tuple[str, ...]
+    scopes: tuple[str, ...]
+    now: float
+    not_after: float
+    broker: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Minted:
+    """A credential, by field; the only field of most kinds is ``value``.
+
+    ``expires_at`` is when it ends by itself, None when it does not. ``fingerprint`` tells two credentials apart and
+    shows neither. ``key_versions``: the custody keys that it was made with. ``how_ends``: what a revocation will say.
+    """
+
+    credential: Mapping[str, Secret]
+    expires_at: float | None
+    fingerprint: str
+    key_versions: tuple[tuple[str, int], ...]
+    how_ends: HowEnded
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a credential ended."""
+
+    how: HowEnded
+
+
+class RevocationError(Exception):
+    """A revocation that failed. ``permanent``: trying again cannot help. ``retry_after`` is in seconds."""
+
+    def __init__(self, *, retry_after: float | None = None, permanent: bool = False) -> None:
+        self.retry_after = retry_after
+        self.permanent = permanent
+        super().__init__("permanent" if permanent else "to be tried again")
+
+
+class LeaseView(Protocol):
+    """What a revocation may know of its lease; a row of the lease table is one."""
+
+    @property
+    def id(self) -> str:
+        """The lease's id."""
+        ...
+
+    @property
+    def token(self) -> str:
+        """The token object as it was granted, in JSON."""
+        ...
+
+
+class Kind(Protocol):
+    """A token kind, made for one token object. The class's docstring explains it to operators.
+
+    ``local``: a mint leaves no trace anywhere else. ``example`` is a token object that builds.
+    """
+
+    name: ClassVar[str]
+    local: ClassVar[bool]
+    example: ClassVar[Mapping[str, Any]]
+
+    @classmethod
+    def build(cls, token: Mapping[str, Any], custody: Custody, where: str) -> Self:
+        """Make the kind of a token object. Errors: ``ConfigurationError`` with every fault."""
+        ...
+
+    async def mint(self, request: MintRequest) -> Minted:
+        """Make a credential. Errors: ``ProblemError``, with no word of an issuer's or of the secret."""
+        ...
+
+    async def revoke(self, lease: LeaseView, credential: Mapping[str, Secret] | None) -> Ending:
+        """End a credential; ending one that is gone is no error. Errors: :class:`RevocationError`."""
+        ...
+
+
+def classes(third_party: Sequence[str] = ()) -> Mapping[str, type[Kind]]:
+    """Return the kinds by name: those of this package, and those that the settings name.
+
+    Errors: ``ConfigurationError`` for a name that is not installed or is taken.
+    """
+    return _classes(tuple(third_party))
+
+
+@functools.cache
+def _classes(third_party: tuple[str, ...]) -> Mapping[str, type[Kind]]:
+    found: dict[str, type[Kind]] = {}
+    for module in pkgutil.iter_modules(__path__):
+        if not module.name.startswith("_"):
+            kind: type[Kind] = importlib.import_module(f"{__name__}.{module.name}").KIND
+            found[kind.name] = kind
+    installed = {entry.name: entry for entry in entry_points(group=GROUP)} if third_party else {}
+    for name in third_party:
+        if name in found or name not in installed:
+            what = "is the name of a kind of the minter's own" if name in found else "is not installed"
+            raise ConfigurationError([Fault(f"kinds: {name}", what)])
+        found[name] = installed[name].load()
+    return found
+
+
+def names(third_party: Sequence[str] = ()) -> list[str]:
+    """Return the names of the kinds."""
+    return sorted(classes(third_party))
+
+
+def describe(name: str, third_party: Sequence[str] = ()) -> dict[str, Any]:
+    """Return what a kind is, for operators. Errors: ``KeyError`` for an unknown name."""
+    kind = classes(third_party)[name]
+    return {"name": name, "doc": inspect.getdoc(kind) or "", "example": dict(kind.example), "local": kind.local}
+
+
+def build(token: Mapping[str, Any], custody: Custody, where: str) -> Kind:
+    """Make the kind of a token object. ``where`` is its place in the grants file.
+
+    Errors: ``ConfigurationError`` with every fault.
+    """
+    known = classes(custody.settings.kinds)
+    name = token.get("type")
+    if not isinstance(name, str) or name not in known:
+        what = f"unknown token kind {name!r}" if isinstance(name, str) else "the token has no type"
+        raise ConfigurationError([Fault(f"{where}.type", what, f"known are {', '.join(sorted(known))}")])
+    return known[name].build(token, custody, where)
+
+
+def checker(custody: Custody) -> Callable[[str, dict[str, Any]], list[Fault]]:
+    """Return the check of token objects that :func:`config.grants.parse_grants` takes."""
+
+    def check(where: str, token: dict[str, Any]) -> list[Fault]:
+        try:
+            build(token, custody, where)
+        except ConfigurationError as error:
+            return list(error.faults)
+        return []
+
+    return check
+
+
+# --- what kinds share ---
+
+
+def options(type_: type[O], token: Mapping[str, Any], where: str) -> O:
+    """Read a token object strictly. Errors: ``ConfigurationError`` with every fault."""
+    faults = struct_faults(type_, token, where=where)
+    if faults:
+        raise ConfigurationError([Fault(_joined(where, f.where), f.what, f.hint) for f in faults])
+    try:
+        return msgspec.convert(token, type=type_, strict=True)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError([Fault(where, str(error))]) from None
+
+
+def lifetime(value: float | str | None, default_s: float, where: str) -> float:
+    """Read a ``ttl``, in seconds."""
+    if value is None:
+        return default_s
+    try:
+        return parse_duration(value)
+    except ValueError as error:
+        raise ConfigurationError([Fault(f"{where}.ttl", str(error))]) from None
+
+
+def alias_of(given: Mapping[str, Any], where: str) -> str:
+    """Return the custody alias of an object that names exactly one secret: by ``key``, or inline by its source."""
+    named = [name for name in SECRET_FIELDS if given.get(name) is not None]
+    if len(named) != 1:
+        what = "names no secret" if not named else f"names {len(named)} secrets"
+        raise ConfigurationError([Fault(where, what, f"give one of {', '.join(SECRET_FIELDS)}")])
+    value = given[named[0]]
+    if not isinstance(value, str):
+        raise ConfigurationError([Fault(f"{where}.{named[0]}", "is not a text")])
+    return value if named[0] == "key" else f"{named[0]}:{value}"
+
+
+def _joined(where: str, place: str) -> str:
+    inner = place.removeprefix(f"{where}: ")
+    return where if inner == "the document" else f"{where}.{inner}"
