@@ -120,7 +120,7 @@ def test_every_error_of_a_starlette_application_is_a_problem(request_line, statu
     assert CANARY not in str(reply) + str(logs)
     assert len(logs) == (status == 500)
     if status == 405:
-        assert reply.header("allow") == "GET, HEAD"
+        assert set(reply.header("allow").split(", ")) == {"GET", "HEAD"}
 
 
 def test_an_answer_of_a_starlette_application_is_json_that_nobody_caches():
