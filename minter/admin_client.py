@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -18,8 +18,6 @@ from config.errors import ExitCode
 from config.secret import Secret
 from config.settings import MinterSettings
 from minter import egress
-
-_NOT_READY: Final = 503
 
 
 class AdminClient:
@@ -46,19 +44,10 @@ class AdminClient:
         sent = dict(body) if secret is None else {**body, "value": secret.reveal()}
         return self._ask("POST", path, {}, msgspec.json.encode(sent))
 
-    def readiness(self) -> Any:
-        """Return each part of the minter and what is wrong with it. Errors: ``CommandError``."""
-        answer = self._send("GET", "/readyz", {"verbose": ""}, None)
-        # Not being ready is an answer here, not a refusal.
-        return answered(200 if answer.status == _NOT_READY else answer.status, answer.body, by="minter")
-
     def _ask(self, method: str, path: str, query: Mapping[str, str | None], body: bytes | None = None) -> Any:
-        answer = self._send(method, path, {n: v for n, v in query.items() if v is not None}, body)
-        return answered(answer.status, answer.body, by="minter")
-
-    def _send(self, method: str, path: str, query: Mapping[str, str], body: bytes | None) -> egress.Answer:
+        given = {name: value for name, value in query.items() if value is not None}
         try:
-            return asyncio.run(egress.ask(self.socket_path, method, path, query=query, body=body))
+            answer = asyncio.run(egress.ask(self.socket_path, method, path, query=given, body=body))
         except PermissionError:
             raise CommandError(
                 ExitCode.REFUSED,
@@ -70,3 +59,4 @@ class AdminClient:
                 f"no minter answers at {self.socket_path}: {error.reason}",
                 "Is it running? Start it with minter serve, or name its settings with --config.",
             ) from None
+        return answered(answer.status, answer.body, by="minter")

@@ -16,6 +16,8 @@ from config.doctor import Finding
 from config.errors import ConfigurationError
 from config.grants import Grants
 from config.settings import MinterSettings
+from minter import kinds
+from minter.custody import Custody
 from minter.sources import Context, MissingError, SourceError, Sources, kind_of
 from minter.sources.keyring import KeyringSource
 
@@ -35,26 +37,28 @@ class _Version:
 def check_keys(settings: MinterSettings, owner: int, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Read every secret that is in use, and say of each only whether that worked."""
     try:
-        context = Context(environ=dict(environ), base=Path(), keyring_timeout_s=float(settings.keyring_timeout))
-        sources = Sources(context, third_party=settings.sources)
+        sources = _sources(settings, environ)
     except ConfigurationError as error:
         yield from doctor.from_configuration("sources", error)
         return
     active = _active(settings)
-    references = dict(_references(settings))
+    references = dict(_references(settings, environ))
     if any(kind_of(reference) == "keyring" for reference in references.values()):
-        yield _keyring(context)
+        yield _keyring(_context(settings, environ))
     for alias, reference in references.items():
         version = active.get(alias)
-        yield _key(sources, alias, version.source_ref if version else reference, settings, owner)
+        key = settings.keys.get(alias)
+        # The minter makes a signing key once; one that it has known before and that is gone is a fault.
+        makes = version is None and key is not None and key.use == "signing"
+        yield _key(sources, alias, version.source_ref if version else reference, makes=makes, owner=owner)
         yield from _age(settings, alias, version)
 
 
-def _references(settings: MinterSettings) -> Iterator[tuple[str, str]]:
+def _references(settings: MinterSettings, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     for alias, key in settings.keys.items():
         yield alias, key.source
     try:
-        profiles: Iterable[Any] = load_grants(settings).profiles.values()
+        profiles: Iterable[Any] = load_grants(settings, environ).profiles.values()
     except ConfigurationError:
         return
     for profile in profiles:
@@ -73,7 +77,7 @@ def _keyring(context: Context) -> Finding:
         return Finding("fault", "keyring", "backend", error.what, error.hint)
 
 
-def _key(sources: Sources, alias: str, reference: str, settings: MinterSettings, owner: int) -> Finding:
+def _key(sources: Sources, alias: str, reference: str, *, makes: bool, owner: int) -> Finding:
     where = alias if alias == reference else f"{alias} ({reference})"
     if kind_of(reference) in _SERVICE_ONLY:
         return Finding("note", "keys", where, "only the service itself can read it")
@@ -82,15 +86,14 @@ def _key(sources: Sources, alias: str, reference: str, settings: MinterSettings,
     try:
         sources.read(reference)
     except MissingError as error:
-        key = settings.keys.get(alias)
-        return _missing(where, reference, error, signing=key is not None and key.use == "signing")
+        return _missing(where, reference, error, makes=makes)
     except SourceError as error:
         return Finding("fault", "keys", where, error.what, error.hint)
     return Finding("ok", "keys", where, "can be read")
 
 
-def _missing(where: str, reference: str, error: MissingError, *, signing: bool) -> Finding:
-    if signing:
+def _missing(where: str, reference: str, error: MissingError, *, makes: bool) -> Finding:
+    if makes:
         return Finding("note", "keys", where, "is not there yet; the minter makes it at its first start")
     if kind_of(reference) == "env":
         return Finding("warning", "keys", where, f"{error.what} here", "the minter's environment must have it")
@@ -108,9 +111,19 @@ def _age(settings: MinterSettings, alias: str, version: _Version | None) -> Iter
         yield Finding("warning", "keys", alias, what, f"minter rotate {alias}")
 
 
-def load_grants(settings: MinterSettings) -> Grants:
-    """Load the grants file. Errors: ``ConfigurationError``."""
-    return load.load_grants(Path(settings.grants))
+def load_grants(settings: MinterSettings, environ: Mapping[str, str]) -> Grants:
+    """Load the grants file with everything that the minter checks. Errors: ``ConfigurationError``."""
+    clock, _ = load.program_clock(environ, "MINTER_")
+    custody = Custody(settings, sources=_sources(settings, environ), clock=clock)
+    return load.load_grants(Path(settings.grants), check_token=kinds.checker(custody))
+
+
+def _context(settings: MinterSettings, environ: Mapping[str, str]) -> Context:
+    return Context(environ=dict(environ), base=Path(), keyring_timeout_s=float(settings.keyring_timeout))
+
+
+def _sources(settings: MinterSettings, environ: Mapping[str, str]) -> Sources:
+    return Sources(_context(settings, environ), third_party=settings.sources)
 
 
 def rows(settings: MinterSettings, query: str) -> list[tuple[Any, ...]]:

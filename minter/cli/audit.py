@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -79,7 +78,8 @@ def tail(
     config: options.Config = options.DEFAULT,
 ) -> None:
     """Show the last events, from the running minter."""
-    events = list(deque(_events(AdminClient(options.settings(config)), 0), maxlen=lines))
+    client = AdminClient(options.settings(config))
+    events = list(_events(client, max(0, _last(client) - lines)))
     if json:
         for event in events:
             terminal.out_json_line(event)
@@ -107,6 +107,21 @@ def _events(client: AdminClient, after: int) -> Iterator[dict[str, Any]]:
         if len(page) < _PAGE:
             return
         after = page[-1]["seq"]
+
+
+def _last(client: AdminClient) -> int:
+    """Return the last sequence number, found by halves: the log may be long and is not to be read through."""
+    low, high = 0, 1
+    while _one(client, high):
+        low, high = high, high * 2
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if _one(client, middle) else (low, middle)
+    return low + 1 if _one(client, low) else low
+
+
+def _one(client: AdminClient, after: int) -> bool:
+    return bool(client.get("/v1/audit", after=str(after), limit="1")["events"])
 
 
 def _row(event: dict[str, Any]) -> tuple[Any, ...]:

@@ -119,7 +119,10 @@ def _say_how(ended: list[dict[str, Any]]) -> None:
 
 
 def _find(client: AdminClient, **filters: str | None) -> list[dict[str, Any]]:
-    leases: list[dict[str, Any]] = client.get("/v1/leases", **filters)["leases"]
+    answer = client.get("/v1/leases", **filters)
+    if answer.get("truncated"):
+        terminal.say("there are more leases than are listed here: narrow the filters")
+    leases: list[dict[str, Any]] = answer["leases"]
     return leases
 
 
