@@ -113,6 +113,11 @@ class LeaseSlot:
         self._closed = True
         self.lease = None
 
+    @property
+    def fetching(self) -> asyncio.Task[Lease] | None:
+        """The request to the minter that is under way, if one is: it may still bring a lease that nobody wants."""
+        return self._fetching
+
     def _fetched(self, task: asyncio.Task[Lease]) -> None:
         self._fetching = None
         if not task.cancelled():

@@ -7,6 +7,7 @@ down is told later, with pauses that double up to a minute; a restart of the bro
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
@@ -47,19 +48,19 @@ class Minter(Protocol):
 
 @dataclass(slots=True, eq=False)
 class Waiting:
-    """A notice that the minter has not taken yet, or, then ``told`` is set, one that it has."""
+    """A notice for the minter. ``tried`` is set once it has taken it, or has not been there for the first time."""
 
     notice: Notice
     attempts: int = 0
     due_at: float = 0.0
     task: asyncio.Task[None] | None = None
-    told: asyncio.Event = field(default_factory=asyncio.Event)
+    tried: asyncio.Event = field(default_factory=asyncio.Event)
     leases: list[RevokedLease] | None = None
 
     async def revoked(self, *, within_s: float) -> list[RevokedLease] | None:
-        """Return how the run's leases ended, None when the minter has not said so within the time."""
+        """Return how the run's leases ended, None when the minter is away or has not said so within the time."""
         try:
-            await asyncio.wait_for(self.told.wait(), within_s)
+            await asyncio.wait_for(self.tried.wait(), within_s)
         except TimeoutError:
             return None
         return self.leases
@@ -86,7 +87,11 @@ class Outbox:
             self._waiting[notice.run_id, notice.kind] = Waiting(notice)
 
     def add(self, run_id: str, kind: NoticeKind, *, created_at: float) -> Waiting:
-        """Deliver a notice that has been written with the run's end."""
+        """Deliver a notice that has been written."""
+        earlier = self._waiting.get((run_id, kind))
+        if earlier is not None and earlier.task is None:
+            self._start(earlier)
+            return earlier
         waiting = Waiting(Notice(run_id=run_id, kind=kind, created_at=created_at))
         self._waiting[run_id, kind] = waiting
         self._start(waiting)
@@ -120,10 +125,10 @@ class Outbox:
             await self._failed(waiting, type(error).__name__)
         else:
             waiting.leases = leases
-            del self._waiting[notice.run_id, notice.kind]
-            waiting.told.set()
+            self._forget(waiting)
         finally:
             waiting.task = None
+            waiting.tried.set()
 
     async def _revoke(self, notice: Notice) -> list[RevokedLease] | None:
         return (await self._minter.end_run(notice.run_id)).leases
@@ -146,8 +151,14 @@ class Outbox:
         log.warning("minter-not-told", **about, attempts=waiting.attempts)
         if self._clock.now() - notice.created_at > _GIVE_UP_AFTER_S:
             log.error("minter-never-told", **about)
-            await self._store.write(lambda db: records.delivered(db, notice, None))
-            del self._waiting[notice.run_id, notice.kind]
+            self._forget(waiting)
+            with contextlib.suppress(ProblemError):  # then the next process tries, and gives up, once more
+                await self._store.write(lambda db: records.delivered(db, notice, None))
+
+    def _forget(self, waiting: Waiting) -> None:
+        key = waiting.notice.run_id, waiting.notice.kind
+        if self._waiting.get(key) is waiting:
+            del self._waiting[key]
 
 
 def run_record(row: records.RunRow) -> RunRecord:

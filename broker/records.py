@@ -17,6 +17,7 @@ from config.clock import Deadline
 from config.problems import ProblemError
 
 NoticeKind = Literal["revoke", "record"]
+KINDS: Final[tuple[NoticeKind, ...]] = ("revoke", "record")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,10 +153,14 @@ def end_run(db: Connection, run_id: str, *, ended_at: float, reason: str, trace:
         .values(ended_at=ended_at, end_reason=reason, trace=trace)
     )
     if changed.rowcount:
-        db.execute(
-            outbox.insert(),
-            [{"run_id": run_id, "kind": kind, "created_at": ended_at} for kind in ("revoke", "record")],
-        )
+        for kind in KINDS:
+            notify(db, Notice(run_id=run_id, kind=kind, created_at=ended_at))
+
+
+def notify(db: Connection, notice: Notice) -> None:
+    """Keep that the minter is to be told something."""
+    values = {"run_id": notice.run_id, "kind": notice.kind, "created_at": notice.created_at}
+    db.execute(upsert(outbox).on_conflict_do_nothing(), values)
 
 
 def save_traces(db: Connection, traces: Sequence[tuple[str, bytes]], *, highest_wall: float) -> None:

@@ -21,7 +21,7 @@ import structlog
 from broker import records
 from broker.budget import Budget, Reserve
 from broker.current import Current, narrow
-from broker.leases import Leases
+from broker.leases import Lease, Leases
 from broker.metrics import Metrics
 from broker.outbox import Outbox, Waiting
 from broker.records import Idempotency, ProfileRow, RunRow
@@ -102,6 +102,7 @@ class Registry:
         self._live: dict[str, _Entry] = {}
         self._by_digest: dict[bytes, Run] = {}
         self._endings: dict[str, asyncio.Task[Ended]] = {}
+        self._late: set[asyncio.Task[None]] = set()
         self._key_locks: WeakValueDictionary[tuple[str, bytes], asyncio.Lock] = WeakValueDictionary()
         self._wall_kept_at = 0.0
         self._purged_at = clock.boottime()
@@ -235,6 +236,10 @@ class Registry:
             lambda db: records.end_run(db, run.run_id, ended_at=ended_at, reason=reason, trace=trace)
         )
         notice = self._outbox.add(run.run_id, "revoke", created_at=ended_at)
+        fetching = [slot.lease.fetching for slot in run.profiles.values() if slot.lease and slot.lease.fetching]
+        if fetching:
+            self._late.add(late := asyncio.create_task(self._revoke_late(run.run_id, fetching)))
+            late.add_done_callback(self._late.discard)
         if calls:
             await asyncio.wait(calls, timeout=DRAIN_S)
             await self._close_trace(run)
@@ -250,6 +255,13 @@ class Registry:
             trace=run.trace.snapshot(),
         )
         return Ended(run, ended_at, notice)
+
+    async def _revoke_late(self, run_id: str, fetching: list[asyncio.Task[Lease]]) -> None:
+        """Revoke again what the minter was still minting when the run ended."""
+        await asyncio.wait(fetching)
+        notice = records.Notice(run_id=run_id, kind="revoke", created_at=self._clock.now())
+        await self._store.write(lambda db: records.notify(db, notice))
+        self._outbox.add(run_id, "revoke", created_at=notice.created_at)
 
     async def _close_trace(self, run: Run) -> None:
         """Write what the calls that were cut added to the trace."""

@@ -43,7 +43,7 @@ from config.listeners import Limits, Listener, ListenerGroup, TLSFiles
 from config.load import load_grants, program_clock
 from config.problems import ProblemError
 from config.server import Bound
-from config.settings import BrokerSettings, ListenSettings, TlsSettings
+from config.settings import BrokerSettings
 
 T = TypeVar("T")
 
@@ -155,7 +155,7 @@ class Broker:
             reloader=self.reloader,
             operators=frozenset(settings.operator_uids if settings.operator_uids is not None else {0, os.geteuid()}),
         )
-        limits = _limits(settings.limits)
+        limits = Limits.of(settings.limits)
         self.groups = [
             ListenerGroup(
                 app=front(calls, control.app()),
@@ -163,7 +163,7 @@ class Broker:
                 by="broker",
                 limits=limits,
                 hosts=frozenset(settings.hosts) | public_host,
-                tls=_tls(settings.tls),
+                tls=TLSFiles.of(settings.tls),
                 on_refused=self.metrics.request_refused,
             )
         ]
@@ -301,21 +301,3 @@ def _public_host(url: str) -> frozenset[str]:
     if host is None or parts.scheme not in ("http", "https") or parts.query or parts.fragment or parts.username:
         raise ConfigurationError([Fault("public_url", "expected http://HOST[:PORT] or https://HOST[:PORT]")])
     return frozenset({f"[{host}]" if ":" in host else host})
-
-
-def _tls(settings: TlsSettings) -> TLSFiles | None:
-    if not settings.certificate:
-        return None
-    return TLSFiles(certificate=settings.certificate, key=settings.key, client_ca=settings.client_ca)
-
-
-def _limits(settings: ListenSettings) -> Limits:
-    return Limits(
-        header_bytes=settings.max_header_bytes,
-        header_count=settings.max_headers,
-        target_bytes=settings.max_target_bytes,
-        header_s=float(settings.header_deadline),
-        body_idle_s=float(settings.body_deadline),
-        keep_alive_s=float(settings.keep_alive),
-        max_connections=settings.max_connections,
-    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +14,7 @@ from broker.outbox import Outbox
 from broker.runs import Opening, Registry
 from broker.store import Store
 from config.clock import FakeClock
-from config.contract import Revoked, RevokedLease
+from config.contract import LeaseReply, Revoked, RevokedLease
 from config.grants import parse_grants
 from config.problems import ProblemError
 
@@ -40,6 +41,7 @@ class Minter:
 
     down: bool = False
     told: list[Any] = field(default_factory=list)
+    may_lend: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def end_run(self, run_id: str) -> Revoked:
         self._there()
@@ -51,7 +53,18 @@ class Minter:
         self.told.append(("record", run_id, record))
 
     async def lease(self, request: Any) -> Any:
-        raise ProblemError("minter-unavailable", retry_after=1)
+        """Lend a credential, once ``may_lend`` is set."""
+        self._there()
+        await self.may_lend.wait()
+        self.told.append(("lease", request.run_id))
+        return LeaseReply(
+            lease_id="lse_1",
+            credential={"value": "sekret"},
+            expires_at="2040-01-01T00:00:00Z",
+            expires_in_s=900.0,
+            kind="static",
+            fingerprint="0",
+        )
 
     def _there(self) -> None:
         if self.down:

@@ -234,6 +234,23 @@ async def test_an_end_goes_on_when_whoever_asked_for_it_goes_away(house):
     assert (await house.store.read(lambda db: records.find_run(db, run.run_id))).ended_at is not None
 
 
+async def test_a_lease_that_is_being_minted_while_its_run_ends_is_revoked_too(house):
+    """The minter is told at once, and may then finish a lease that it was asked for before."""
+    run, _ = await house.open()
+    slot = run.profiles["memory"].lease
+    asking = asyncio.create_task(slot.obtain(house.clock))
+    await asyncio.sleep(0)
+    ended = await house.registry.end(run, "caller")
+    await ended.notice.revoked(within_s=5)
+    await house.outbox.settle()
+    house.minter.may_lend.set()
+    with pytest.raises(ProblemError):
+        await asking
+    await asyncio.gather(*house.registry._late)
+    await house.outbox.settle()
+    assert [told[0] for told in house.minter.told] == ["revoke", "record", "lease", "revoke"]
+
+
 async def test_a_minter_that_is_down_is_told_later_even_by_the_next_process(house):
     house.minter.down = True
     run, _ = await house.open()
