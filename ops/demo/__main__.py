@@ -1,8 +1,8 @@
 """``make demo``: the main job on real input. Exits with status 1 when a claim does not hold.
 
-``--sabotage`` makes a claim false on purpose, to see that the demo notices: ``key-in-client`` leaves the key in the
-client that the code gets, ``way-to-minter`` opens the minter's socket to everybody and leaves the broker's credential in
-a readable file.
+--sabotage makes a claim false on purpose, to see that the demo notices: key-in-client leaves the key in the client that
+the code gets, way-to-minter opens the minter's socket to everybody and leaves the broker's credential in a file that
+everybody can read.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ _INTERRUPTED: Final = 130
 
 def main() -> int:
     """Run the demo and return its exit status."""
-    parser = argparse.ArgumentParser(
-        prog="make demo", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
-    )
+    parser = argparse.ArgumentParser(prog="python -m ops.demo", description=__doc__)
     parser.add_argument("--sabotage", choices=[KEY_IN_CLIENT, WAY_TO_MINTER], default="", help="break a claim")
     sabotage = parser.parse_args().sabotage
     # The demo holds the caller's token, with which runs are opened: the code must not read it here.
@@ -98,7 +96,9 @@ def _sixth(report: Report, world: World) -> list[Claim]:
 
 def _accepted(ran: Ran, during: int) -> Claim:
     with_token = sum(request.authenticated == "jwt" and request.status == 200 for request in ran.received)
-    text = f"during the run the API took its token {with_token} time through the broker, and answered {during} to it directly"
+    text = (
+        f"during the run the API took its token through the broker {with_token} time, and directly with status {during}"
+    )
     return Claim(text, with_token == len(ran.received) == 1 and during == 200)
 
 

@@ -44,7 +44,7 @@ def story(ran: Ran) -> Claim:
     return Claim(
         f"run {ran.number} went as told",
         holds,
-        f"status {ran.status}, {ran.denied} calls refused; it printed the above",
+        f"status {ran.status}, {ran.denied} calls refused; output as above",
     )
 
 
@@ -90,7 +90,7 @@ def _is_granted(request: Received) -> bool:
 
 
 def _leases(world: World, expected: int) -> Claim:
-    """Count leases in the audit log. The broker tells the minter of a run's end at once; the log may be a moment late."""
+    """Count leases in the audit log, which may be a moment behind the end of a run."""
     until(lambda: len(_events(world, "lease.minted")) <= len(_ended(world)))
     minted, ended = len(_events(world, "lease.minted")), _ended(world)
     how = ", ".join(

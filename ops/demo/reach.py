@@ -51,7 +51,9 @@ def processes(search: Search) -> str:
     """Look into every other process as far as the kernel lets the code."""
     programs = {pid: name for name, pid in search.told["programs"].items()}
     seen = opened = 0
-    for pid in sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()):
+    others = sorted(int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit())
+    # The programs first: the time may be up before every process of the machine was looked at.
+    for pid in [*programs, *(pid for pid in others if pid not in programs)]:
         if pid == os.getpid():
             continue
         seen += 1

@@ -7,6 +7,7 @@ Started as anybody else, everything runs as that user, and the demo says that th
 
 from __future__ import annotations
 
+import grp
 import os
 import re
 import shutil
@@ -20,8 +21,8 @@ from typing import Any, Final
 
 ROOT: Final = Path(__file__).resolve().parents[2]
 
-#: Shared by minter and broker: who may connect to the minter's socket.
-SOCKET_GROUP: Final = 64900
+#: Groups that systems have and nobody is in: one of them is lent to minter and broker for the minter's socket.
+_GROUPS: Final = ("nogroup", "nobody", "daemon", "bin")
 _UIDS: Final = {"minter": 64901, "broker": 64902, "code": 64903, "api": 64904}
 _NEEDED: Final = "import ctypes, http.client, ssl"
 _LEFT_OUT: Final = ("site-packages", "test", "idlelib", "tkinter", "turtledemo", "ensurepip", "lib2to3", "config-*")
@@ -58,6 +59,7 @@ class Cast:
     """The demo's users and how each starts Python: ``python`` is for the code, ``programs`` for the two programs."""
 
     users: Mapping[str, User]
+    socket_group: str
     python: tuple[str, ...]
     programs: tuple[str, ...]
     environ: Mapping[str, str]
@@ -75,18 +77,20 @@ def assemble(copy_to: Path) -> Cast:
     if os.geteuid() != 0:
         everyone = {name: User(None) for name in _UIDS}
         note = "not started as root: all of it runs as your user, which is no boundary between processes"
-        return Cast(everyone, (sys.executable,), (sys.executable,), environ, (note,))
-    users = {name: User(uid, (SOCKET_GROUP,) if name in ("minter", "broker") else ()) for name, uid in _UIDS.items()}
+        return Cast(everyone, "", (sys.executable,), (sys.executable,), environ, (note,))
+    group = next((entry for entry in grp.getgrall() if entry.gr_name in _GROUPS and entry.gr_gid), None)
+    shared = (group.gr_gid,) if group else ()
+    users = {name: User(uid, shared if name in ("minter", "broker") else ()) for name, uid in _UIDS.items()}
     python = _reachable(users["code"], copy_to)
     site = os.pathsep.join([sysconfig.get_path("purelib"), str(ROOT)])
     apart = environ | {"PYTHONPATH": site}
-    if _works(python, users["minter"], "import minter.cli, broker.cli, ops.fakes.agent_memory", apart):
-        return Cast(users, python, python, apart, ())
+    if group and _works(python, users["minter"], "import minter.cli, broker.cli, ops.fakes.agent_memory", apart):
+        return Cast(users, group.gr_name, python, python, apart, ())
     # The code is kept apart all the same.
     root = dict.fromkeys(("minter", "broker", "api"), User(None)) | {"code": users["code"]}
     allowed = environ | {"MINTER_ALLOW_ROOT": "1", "BROKER_ALLOW_ROOT": "1"}
     note = "the project's folder is out of other users' reach: minter and broker run as root, the code does not"
-    return Cast(root, python, (sys.executable,), allowed, (note,))
+    return Cast(root, "", python, (sys.executable,), allowed, (note,))
 
 
 def _reachable(user: User, copy_to: Path) -> tuple[str, ...]:

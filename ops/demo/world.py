@@ -26,7 +26,7 @@ from config.tokenfiles import Principal, TokenEntry, TokenFile
 from ops.demo import settings
 from ops.demo.needle import KEY, Needle
 from ops.demo.programs import Programs, answers, connects, free_ports, listens
-from ops.demo.users import ROOT, SOCKET_GROUP, Cast, assemble
+from ops.demo.users import ROOT, Cast, assemble
 from ops.fakes.memory_record import Received, read_record
 
 #: What ``--sabotage`` takes: each makes a claim false, to see that the demo notices.
@@ -114,8 +114,8 @@ class World:
             self._say(f"users: {numbers}")
         for name in ("minter", "broker", "api"):
             self._make(name, name)
-            for below in ("state", "admin") if name != "api" else ():
-                self._make(f"{name}/{below}", name)
+            if name != "api":
+                self._make(f"{name}/state", name)
         self._make("code").chmod(0o755)
         run = self._make("run", "minter")
         # The broker may enter the socket's folder, by its group; nobody else may.
@@ -152,22 +152,15 @@ class World:
         credential.unlink()
 
     def _start_minter(self, key_fd: int, signer_fd: int) -> None:
-        group = str(SOCKET_GROUP) if self.cast.users["minter"].uid is not None else ""
-        file = self._write(
-            "minter/minter.toml",
-            settings.minter_toml(
-                self.folder, url=self.minter_url, key_fd=key_fd, signer_fd=signer_fd, socket_group=group
-            ),
-            "minter",
+        text = settings.minter_toml(
+            self.folder, url=self.minter_url, key_fd=key_fd, signer_fd=signer_fd, socket_group=self.cast.socket_group
         )
+        file = self._write("minter/minter.toml", text, "minter")
         self._serve("minter", file, (key_fd, signer_fd), lambda: connects(self.minter_socket))
 
     def _start_broker(self, credential_fd: int) -> None:
-        file = self._write(
-            "broker/broker.toml",
-            settings.broker_toml(self.folder, url=self.broker_url, credential_fd=credential_fd),
-            "broker",
-        )
+        text = settings.broker_toml(self.folder, url=self.broker_url, credential_fd=credential_fd)
+        file = self._write("broker/broker.toml", text, "broker")
         self._serve("broker", file, (credential_fd,), lambda: answers(self.broker_url, "/readyz"))
 
     def _serve(self, name: str, file: Path, inherited: Sequence[int], ready: Callable[[], bool]) -> None:
@@ -243,8 +236,8 @@ class World:
 
     def _share(self, path: Path, mode: int) -> None:
         """Let minter and broker both in, by their common group, when they have users of their own."""
-        if self.cast.users["minter"].uid is not None:
-            os.chown(path, -1, SOCKET_GROUP)
+        if self.cast.socket_group:
+            shutil.chown(path, group=self.cast.socket_group)
             path.chmod(mode)
 
 
