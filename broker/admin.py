@@ -49,12 +49,14 @@ class Admin:
 
     def app(self) -> Starlette:
         """Return the application; every call of it is for operators."""
-        return Starlette(
+        app = Starlette(
             routes=[
                 Route(path, self._endpoint(methods), methods=list(methods)) for path, methods in self._calls().items()
             ],
             exception_handlers=exception_handlers("broker"),
         )
+        app.router.redirect_slashes = False
+        return app
 
     def _calls(self) -> Mapping[str, Mapping[str, Callable[[Request], Awaitable[Response]]]]:
         return {

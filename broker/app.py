@@ -78,10 +78,12 @@ class Control:
         for rule in RULES:
             paths.setdefault(rule.path, {})[rule.method] = rule
         handlers = exception_handlers("broker") | {BodyBrokeOff: _gone}
-        return Starlette(
+        app = Starlette(
             routes=[Route(path, self._endpoint(rules), methods=list(rules)) for path, rules in paths.items()],
             exception_handlers=handlers,
         )
+        app.router.redirect_slashes = False  # one spelling for each path
+        return app
 
     def _endpoint(self, rules: Mapping[str, Rule]) -> Callable[[Request], Awaitable[Response]]:
         async def endpoint(request: Request) -> Response:

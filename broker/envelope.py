@@ -29,6 +29,10 @@ Headers = list[tuple[bytes, bytes]]
 _TOKEN: Final = re.compile(tokens.PATTERN, re.ASCII)
 
 
+# The last group is for Python alone, whose "$" also matches before a line break at the end.
+MediaType = Annotated[str, msgspec.Meta(max_length=256, pattern=r"^[\x21-\x7e][\x20-\x7e]*$(?!\n)")]
+
+
 class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of ``POST /v1/call``."""
 
@@ -36,9 +40,7 @@ class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     path: Annotated[str, msgspec.Meta(min_length=1)]
     profile: str | None = None
     body: Any = None
-    content_type: (
-        Annotated[str, msgspec.Meta(min_length=1, max_length=256, pattern=r"^[\x21-\x7e][\x20-\x7e]*$")] | None
-    ) = None
+    content_type: MediaType | None = None
 
 
 class Envelope:

@@ -8,6 +8,8 @@ import msgspec
 
 from config.problems import ProblemError
 
+# The last group is for Python alone, whose "$" also matches before a line break at the end.
+TraceId = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._:/@+=-]{1,128}$(?!\n)")]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=100)]
 
 
@@ -18,7 +20,7 @@ class OpenRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     profiles: Annotated[list[Name], msgspec.Meta(min_length=1, max_length=32)] | None = None
     params: Annotated[dict[str, str], msgspec.Meta(max_length=64)] = {}
     ttl: float | str | None = None
-    trace_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._:/@+=-]{1,128}$")] | None = None
+    trace_id: TraceId | None = None
 
     def names(self) -> tuple[str, ...]:
         """Return the profiles asked for. Errors: ``ProblemError("body-malformed")``."""

@@ -88,6 +88,7 @@ PROBLEMS: Final[Mapping[str, Problem]] = _table(
     ("reload-refused", 422, "The configuration does not load, so the old one is kept", "See faults."),
     ("too-many-requests", 429, "Too many requests at once", "Try again after Retry-After seconds."),
     ("internal-error", 500, "Something went wrong in this program", "Give the request id to the operator."),
+    ("not-ready", 503, "The service is not ready", "See detail."),
     ("shutting-down", 503, "The service is shutting down", "Try again after Retry-After seconds."),
     # --- the code's call (broker) ---
     ("run-token-missing", 401, "No run token was sent", "Send the run token where the API's key would go."),

@@ -1,0 +1,135 @@
+from __future__ import annotations
+
+import base64
+import json
+
+import pytest
+
+from config.problems import ProblemError
+from tests.broker.asking import Desk
+from tests.broker.house import profile
+
+
+@pytest.fixture
+async def desk(tmp_path):
+    made = await Desk(tmp_path, {"memory": profile(), "other": profile()}).start()
+    yield made
+    await made.stop()
+
+
+@pytest.fixture
+async def run(desk):
+    return await desk.open()
+
+
+async def host_call(desk, run, **body):
+    reply = await desk.ask("POST", "/v1/call", body, token=run.run_token)
+    assert reply.status == 200
+    return reply.json
+
+
+async def test_a_call_is_carried_and_its_answer_comes_back_in_the_envelope(desk, run):
+    answer = await host_call(desk, run, method="POST", path="/v1/items?a=%2F", body={"a": 1})
+    assert answer == {"status": 200, "content_type": "application/json", "body": '{"ok":1}'}
+    assert desk.data_path.calls == [
+        (
+            run.run_id,
+            "memory",
+            "POST",
+            b"/v1/items?a=%2F",
+            [(b"content-type", b"application/json"), (b"content-length", b"7")],
+            b'{"a":1}',
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("given", "sent", "media_type"),
+    [
+        (
+            {"body": "plain \N{GREEK SMALL LETTER PI}"},
+            "plain \N{GREEK SMALL LETTER PI}".encode(),
+            b"text/plain; charset=utf-8",
+        ),
+        ({"body": '{"a": 1}', "content_type": "application/json"}, b'{"a": 1}', b"application/json"),
+        ({"body": [1, 2.5, None, "x"]}, b'[1,2.5,null,"x"]', b"application/json"),
+        ({"body": False}, b"false", b"application/json"),
+        ({"body": ""}, b"", b"text/plain; charset=utf-8"),
+        ({"body": None}, b"", None),
+        ({}, b"", None),
+    ],
+)
+async def test_text_is_sent_as_it_is_and_anything_else_as_json(desk, run, given, sent, media_type):
+    await host_call(desk, run, method="POST", path="/v1/items", **given)
+    headers, body = desk.data_path.calls[0][4:]
+    assert body == sent
+    assert dict(headers).get(b"content-type") == media_type
+    assert (b"content-length" in dict(headers)) == (media_type is not None)
+
+
+async def test_an_answer_that_is_not_text_comes_back_in_base64(desk, run):
+    desk.data_path.answer = (206, [(b"Content-Type", b"image/png"), (b"Content-Encoding", b"gzip")], [b"\x89P", b"NG"])
+    answer = await host_call(desk, run, method="GET", path="/v1/items")
+    assert answer["encoding"] == "base64"
+    assert base64.b64decode(answer["body"]) == b"\x89PNG"
+    assert (answer["status"], answer["content_type"], answer["content_encoding"]) == (206, "image/png", "gzip")
+
+
+async def test_a_refusal_stands_inside_as_the_problem_that_the_data_path_would_answer(desk, run):
+    desk.data_path.fail = ProblemError("route-not-granted", nearest=["GET /v1/items"])
+    answer = await host_call(desk, run, method="GET", path="/v1/admin")
+    assert (answer["status"], answer["content_type"]) == (403, "application/problem+json")
+    assert answer["refused_by"] == "broker"
+    assert json.loads(answer["body"])["nearest"] == ["GET /v1/items"]
+
+
+async def test_an_upstreams_own_refusal_of_the_credential_is_told_apart(desk, run):
+    desk.data_path.answer = (401, [(b"broker-refused-by", b"upstream")], [b"{}"])
+    assert (await host_call(desk, run, method="GET", path="/v1/items"))["refused_by"] == "upstream"
+
+
+@pytest.mark.parametrize(
+    ("body", "code"),
+    [
+        ({}, "body-malformed"),
+        ({"method": "GET"}, "body-malformed"),
+        ({"method": "GET", "path": ""}, "body-malformed"),
+        ({"method": "GET", "path": "/v1/items", "headers": {}}, "body-malformed"),
+        ({"method": "GET", "path": "/v1/items", "content_type": "a\r\nb: c"}, "body-malformed"),
+        ({"method": "GET", "path": "/v1/items", "content_type": "text/plain\n"}, "body-malformed"),
+        ({"method": "GET", "path": "/v1/items", "profile": "other"}, "profile-not-granted"),
+        ({"method": "GET", "path": "/v1/items", "profile": "nothing"}, "profile-not-granted"),
+    ],
+)
+async def test_an_envelope_that_names_no_call_is_refused_inside_and_counted(desk, run, body, code):
+    answer = await host_call(desk, run, **body)
+    assert json.loads(answer["body"])["code"] == code
+    assert desk.data_path.calls == []
+    live = desk.house.registry.find(run.run_id, "orchestrator")
+    assert live.trace.kept.denied_by == {code: {"": 1}}
+
+
+async def test_a_run_token_in_the_path_reaches_nobody(desk, run):
+    answer = await host_call(desk, run, method="GET", path=f"/v1/items/{run.run_token}")
+    assert json.loads(answer["body"])["code"] == "run-token-misplaced"
+    assert run.run_token not in json.dumps(answer)
+    assert desk.data_path.calls == []
+
+
+async def test_with_several_profiles_the_envelope_says_which(desk):
+    run = await desk.open(profile=None, profiles=["memory", "other"])
+    answer = await host_call(desk, run, method="GET", path="/v1/items")
+    assert json.loads(answer["body"])["code"] == "profile-not-granted"
+    assert (await host_call(desk, run, method="GET", path="/v1/items", profile="other"))["status"] == 200
+    assert desk.data_path.calls[0][1] == "other"
+
+
+@pytest.mark.parametrize("path", ["/caf\N{LATIN SMALL LETTER E WITH ACUTE}", "/a\r\nb", "/a b", "http://evil/x", "x"])
+async def test_a_path_goes_to_the_data_path_byte_for_byte_and_never_mended(desk, run, path):
+    await host_call(desk, run, method="GET", path=path)
+    assert desk.data_path.calls[0][3] == path.encode()
+
+
+async def test_the_envelope_takes_only_json(desk, run):
+    reply = await desk.ask("POST", "/v1/call", b"{}", token=run.run_token, headers={"Content-Type": "text/plain"})
+    assert (reply.status, reply.code) == (415, "media-type-not-supported")
