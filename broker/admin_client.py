@@ -58,7 +58,7 @@ class AdminClient:
         return answered(status, answer, by="broker")
 
     def _send(self, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:
-        if Path(self.socket_path).exists() and not os.access(self.socket_path, os.W_OK):
+        if _may_not_open(self.socket_path):
             raise CommandError(
                 ExitCode.REFUSED,
                 f"user {os.geteuid()} may not open the broker's admin socket {self.socket_path}",
@@ -71,6 +71,16 @@ class AdminClient:
                 f"no broker answers at {self.socket_path} ({error})",
                 "Is it running? Start it with broker serve, or name its settings with --config.",
             ) from None
+
+
+def _may_not_open(socket_path: str) -> bool:
+    try:
+        Path(socket_path).stat()
+        return not os.access(socket_path, os.W_OK)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
 
 
 async def _send(address: str, method: str, target: str, body: bytes | None) -> tuple[int, bytes]:

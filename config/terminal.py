@@ -10,7 +10,8 @@ from __future__ import annotations
 import getpass
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
 
@@ -83,6 +84,21 @@ def pairs(rows: Iterable[tuple[str, Any]]) -> None:
         sys.stdout.write(f"{name + ':':<{width + 1}} {value}\n")
 
 
+@contextmanager
+def waiting(text: str, seconds: float) -> Iterator[Callable[[float], None]]:
+    """Show on stderr, if it is a terminal, how much of ``seconds`` has passed; yield what tells it."""
+    if not sys.stderr.isatty():
+        yield lambda _passed: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn  # noqa: PLC0415
+
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(plain(text), total=max(seconds, 1.0))
+        yield lambda passed: progress.update(task, completed=passed)
+
+
 def ask_secret(what: str) -> Secret:
     """Read a secret from stdin: without echo at a terminal, else the whole of it, less one trailing line break."""
     value = getpass.getpass(f"{what}: ") if sys.stdin.isatty() else sys.stdin.read()
@@ -108,10 +124,12 @@ def plain(text: str) -> str:
 
 
 def _cell(value: Any) -> str:
-    if value is None or value in ("", []):
+    if value is None or value in ("", [], {}):
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list | tuple):
         return ", ".join(_cell(item) for item in value)
+    if isinstance(value, dict):
+        return ", ".join(f"{_cell(name)}: {_cell(item)}" for name, item in value.items())
     return plain(str(value))

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import typer
 
-from broker import serve as service
 from broker.cli import options
+from broker.serve import serve as run
 from config import commands
 
 app = commands.group("Run the broker.")
@@ -17,4 +17,4 @@ def serve(config: options.Config = options.DEFAULT) -> None:
 
     A line on stderr says when it is ready. Settings or grants that do not load end it with status 3, every fault named.
     """
-    raise typer.Exit(service.serve(options.settings(config)))
+    raise typer.Exit(run(options.settings(config)))

@@ -22,28 +22,21 @@ def custody(*, json: options.Json = False, config: options.Config = options.DEFA
         return
     terminal.table(
         (
-            "KEY",
-            "OWNER",
-            "PURPOSE",
-            "SOURCE",
-            "ACTIVE",
-            "FINGERPRINT",
-            "ORIGINS",
-            "ROTATED",
-            "LAST USED",
-            "USES",
-            "DUE",
+            *("KEY", "OWNER", "PURPOSE", "WHERE", "ACTIVE", "FINGERPRINT", "ORIGINS"),
+            *("ROTATED", "DUE", "LAST USED", "USES", "LIVE LEASES", "CALLERS"),
         ),
         (
             (
-                *(key.get(name) for name in ("alias", "owner", "purpose", "source")),
+                *(key[name] for name in ("alias", "owner", "purpose", "source_ref")),
                 active(key),
-                key.get("fingerprint"),
-                key.get("origins"),
-                terminal.instant(key.get("last_rotated_at")),
-                terminal.instant(key.get("last_used_at")),
-                key.get("uses"),
-                key.get("overdue"),
+                key["fingerprint"],
+                key["origins"],
+                terminal.instant(key["last_rotated_at"]),
+                key["due"],
+                terminal.instant(key["last_used_at"]),
+                key["uses"],
+                key["live_leases"],
+                key["callers"],
             )
             for key in answer["keys"]
         ),

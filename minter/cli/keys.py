@@ -25,15 +25,14 @@ def list_(*, json: options.Json = False, config: options.Config = options.DEFAUL
         terminal.out_json(answer)
         return
     terminal.table(
-        ("KEY", "USE", "SOURCE", "ACTIVE", "ORIGINS", "LAST USED"),
+        ("KEY", "USE", "WHERE", "ACTIVE", "ORIGINS", "PROFILES", "LAST USED"),
         (
             (
-                key["alias"],
-                key.get("use"),
-                key.get("source"),
+                *(key[name] for name in ("alias", "use", "source_ref")),
                 active(key),
-                key.get("origins"),
-                terminal.instant(key.get("last_used_at")),
+                key["origins"],
+                key["profiles"],
+                terminal.instant(key["last_used_at"]),
             )
             for key in answer["keys"]
         ),
@@ -55,13 +54,13 @@ def show(alias: Alias, *, json: options.Json = False, config: options.Config = o
         ("VERSION", "PHASE", "FINGERPRINT", "CREATED", "ACTIVATED", "RETIRES", "DESTROYED"),
         (
             (
-                version.get("version"),
-                version.get("phase"),
-                version.get("fingerprint"),
-                *(terminal.instant(version.get(f"{name}_at")) for name in ("created", "activated", "retire")),
-                terminal.instant(version.get("destroyed_at")),
+                *(version[name] for name in ("version", "phase", "fingerprint")),
+                *(
+                    terminal.instant(version[name])
+                    for name in ("created_at", "activated_at", "retire_at", "destroyed_at")
+                ),
             )
-            for version in key.get("versions", [])
+            for version in key["versions"]
         ),
     )
 
@@ -85,12 +84,14 @@ def rebind(
     if json:
         terminal.out_json(answer)
     else:
-        terminal.say(f"{alias} may go to {', '.join(origin)} and nowhere else")
+        terminal.say(f"{alias} may go to {', '.join(answer['origins'])} and nowhere else")
+        if ended := len(answer["leases"]):
+            terminal.say(f"{ended} live leases for other origins were ended")
 
 
 def active(key: dict[str, Any]) -> str:
     """Return the active version of a key, with what stands beside it during a rotation."""
-    phases = {version["phase"]: version["version"] for version in key.get("versions", [])}
+    phases = {version["phase"]: version["version"] for version in key["versions"]}
     words = [f"v{phases['active']}"] if "active" in phases else ["none"]
     words += [f"v{phases[phase]} {phase}" for phase in ("prepared", "retiring") if phase in phases]
     return ", ".join(words)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import typer
 
 from config import commands
-from minter import serve as service
 from minter.cli import options
+from minter.serve import serve as run
 
 app = commands.group("Run the minter.")
 
@@ -17,4 +17,4 @@ def serve(config: options.Config = options.DEFAULT) -> None:
 
     A line on stderr says when it is ready. Settings or grants that do not load end it with status 3, every fault named.
     """
-    raise typer.Exit(service.serve(options.settings(config)))
+    raise typer.Exit(run(options.settings(config)))
