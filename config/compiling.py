@@ -63,6 +63,7 @@ class Compiler:
         self.faults: list[Fault] = []
         self._known = known_faulty
         self._read_preamble = read_preamble
+        self._query_key: Any = None
 
     def compile(self, source: ProfileSource, written: Mapping[str, Any]) -> Profile:
         """Return the profile; it is fit for use only when ``faults`` stays empty."""
@@ -71,6 +72,8 @@ class Compiler:
         ttl_s, max_ttl_s = self._lifetimes(source)
         canonical = strictjson.canonical(written)
         self._token(source)
+        # With a query placement the pair of that name is the broker's: no rule may give it to the code.
+        self._query_key = source.placement.get("name") if source.placement.get("scheme") == "query" else None
         allow = self._routes("allow", source.allow, params)
         return Profile(
             name=self.name,
@@ -151,7 +154,7 @@ class Compiler:
             rule = self._route(path, RouteObject(route=entry) if isinstance(entry, str) else entry, params)
             if rule is None:
                 continue
-            shape = rule.route.shape if params is not None else _NAMED.sub("*", rule.route.shape)
+            shape = rule.route.shape
             if shape in first:
                 self._fault(path, f"the same route as {field}[{first[shape]}]")
             else:
@@ -164,6 +167,8 @@ class Compiler:
         rules, wrong = compile_query({name: _plain(rule) for name, rule in entry.query.items()})
         for name, reason in wrong:
             self._fault(f"{path}.query.{name}", reason)
+        if self._query_key in rules.rules:
+            self._fault(f"{path}.query.{self._query_key}", "the placement puts the credential there")
         encoded = self._encoded(path, entry.encoded)
         if route is None:
             return None
@@ -288,9 +293,6 @@ class Compiler:
         if len(preamble) > _LARGEST_PREAMBLE:
             self._fault("preamble_file", f"the file is larger than {_LARGEST_PREAMBLE} bytes")
         return preamble
-
-
-_NAMED: Final = re.compile(r"\{[^{}]*\}")
 
 
 def _plain(rule: Any) -> Any:

@@ -69,7 +69,7 @@ def explain(matcher: Matcher, method: str, target: bytes, params: Mapping[str, s
     tried = [(entry, *_miss(entry, method, split, params, matcher.profile)) for entry in matcher.profile.allow]
     matching = sorted((entry for entry, _, why in tried if not why), key=_specific_first)
     deciding = matching[0] if matching else None
-    candidates = [_granted(entry, why, deciding) for entry, _, why in sorted(tried, key=lambda found: -found[1])]
+    candidates = [_granted(entry, why, deciding) for entry, _, why in sorted(tried, key=_nearest_first)]
     return Explanation(rule, code, detail, (*candidates, *_documented(matcher, method, split, reserving)))
 
 
@@ -80,10 +80,15 @@ def covers(profile: Profile) -> list[Cover]:
     """
     outranking = Outranking(profile, [document(rule) for rule in profile.catalog])
     return [
-        Cover(rule.text, entry.text, outranking.is_granted(entry, rule))
+        Cover(rule.text, entry.text, outranking.is_granted(entry, rule.route.method))
         for rule in profile.allow
         for entry in outranking.covered(rule)
     ]
+
+
+def _nearest_first(tried: tuple[RouteRule, int, str]) -> tuple[int, list[tuple[int, str]]]:
+    rule, agreed, _ = tried
+    return -agreed, _specific_first(rule)
 
 
 def _specific_first(rule: RouteRule) -> list[tuple[int, str]]:

@@ -80,16 +80,21 @@ def compile_profile(name: str, source: bytes) -> Profile:
 
 
 def _source(written: dict[str, Any], where: str, faulty: set[str]) -> ProfileSource:
-    """Convert what the schema has nothing against; what it has named is left out, or replaced in a list of routes."""
-    usable: dict[str, Any] = {}
+    """Convert what the schema has nothing against, so that the rules can be held against all the rest."""
+    usable = {}
     for field, value in written.items():
         place = f"{where}.{field}"
         wrong = {fault for fault in faulty if within(fault, place)}
         if not wrong:
             usable[field] = value
-        elif field in ("allow", "catalog") and isinstance(value, list) and place not in wrong:
+        elif place in wrong:
+            continue
+        elif isinstance(value, list):
+            # The places of the others must stay: the compiler passes over what the schema has named.
             usable[field] = [
                 "" if any(within(fault, f"{place}[{index}]") for fault in wrong) else entry
                 for index, entry in enumerate(value)
             ]
+        elif field in ("params", "fixed_headers", "env"):
+            usable[field] = {name: text for name, text in value.items() if f"{place}.{name}" not in wrong}
     return msgspec.convert({**_LEAST, **usable}, type=ProfileSource)

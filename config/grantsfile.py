@@ -23,7 +23,6 @@ Duration: TypeAlias = Annotated[
 Size: TypeAlias = Annotated[
     int | str, Meta(description="Bytes, or a whole number with B, KiB, MiB or GiB, such as 1MiB.")
 ]
-Names: TypeAlias = list[Annotated[str, Meta(min_length=1)]]
 
 
 class QueryRuleObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
@@ -72,7 +71,7 @@ class ProfileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """One origin, its routes, its token and its placement."""
 
     base_url: Annotated[str, Meta(description="The origin only; https unless loopback.")]
-    allowed_callers: Annotated[Names, Meta(description='Ids of callers; "*" for all must be written out.')]
+    allowed_callers: Annotated[list[str], Meta(description='Ids of callers; "*" for all must be written out.')]
     token: Annotated[
         dict[str, Any] | None,
         Meta(description="How the credential is made; none when left out.", extra_json_schema=_TYPED),
@@ -85,8 +84,8 @@ class ProfileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     params: Annotated[
         dict[str, str], Meta(description="Run parameters and the RE2 patterns of their values (full match).")
     ] = {}
-    request_headers: Annotated[Names, Meta(description="Headers from the code beside the standard ones.")] = []
-    response_headers: Annotated[Names, Meta(description="Headers to the code beside the standard ones.")] = []
+    request_headers: Annotated[list[str], Meta(description="Headers from the code beside the standard ones.")] = []
+    response_headers: Annotated[list[str], Meta(description="Headers to the code beside the standard ones.")] = []
     fixed_headers: Annotated[dict[str, str], Meta(description="Headers that every call carries.")] = {}
     ttl: Annotated[Duration | None, Meta(description="A run's lifetime unless it asks otherwise; 15m.")] = None
     max_ttl: Annotated[Duration, Meta(description="A run's longest lifetime.")] = "24h"
@@ -107,7 +106,7 @@ class ProfileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         dict[str, str],
         Meta(description="What `broker exec` sets; {base_url}, {run_token} and {profile} are filled in."),
     ] = {}
-    scopes: Annotated[Names, Meta(description="Scopes of the credential; never a wildcard.")] = []
+    scopes: Annotated[list[str], Meta(description="Scopes of the credential; never a wildcard.")] = []
     global_name: Annotated[str | None, Meta(description="The client's name in the code.")] = field(
         name="global", default=None
     )

@@ -108,7 +108,7 @@ class _Method:
 class Matcher:
     """Matches calls against one profile. Built when grants load; a call's cost does not grow with the list."""
 
-    __slots__ = ("_methods", "catalog", "profile")
+    __slots__ = ("_methods", "_ungranted", "catalog", "profile")
 
     def __init__(self, profile: Profile) -> None:
         """Build the tries."""
@@ -116,6 +116,8 @@ class Matcher:
         self.catalog = tuple(document(rule) for rule in profile.catalog)
         outranking = Outranking(profile, self.catalog)
         self._methods = {}
+        #: The catalog's routes that a method could be on and that allow does not list for it.
+        self._ungranted: dict[str, list[Documented]] = {}
         for method in METHODS:
             granted = [
                 Granted(rule, profile, _reserve(outranking.of(rule)))
@@ -123,6 +125,7 @@ class Matcher:
                 if rule.route.method == method
             ]
             documented = [entry for entry in self.catalog if same_method(entry.method, method)]
+            self._ungranted[method] = [entry for entry in documented if not outranking.is_granted(entry, method)]
             self._methods[method] = _Method(granted, documented, profile)
 
     def match(self, method: str, target: bytes | Target, params: Mapping[str, str]) -> Match:
@@ -147,7 +150,7 @@ class Matcher:
             granted = known.trie.find(target.segments, params, target.kind)
             if granted is None:
                 raise self._not_granted(method, target, params)
-            if granted.reserved is not None:
+            if granted.reserved is not None or granted.separators:
                 self._check_reserved(granted, method, target, params)
         if target.query is not None or granted.query is not None:
             try:
@@ -168,20 +171,21 @@ class Matcher:
 
     def _behind_separators(self, granted: Granted, method: str, segments: list[bytes]) -> Documented | None:
         """Return a catalog route that outranks, for a server that decodes a granted ``%2F`` before it splits."""
-        ranks, split = [], []
-        for segment, template in zip(segments, granted.match.rule.route.segments, strict=True):
-            for part in decoded_parts(segment):
-                split.append(part)
-                ranks.append(rank(template))
+        templates = granted.match.rule.route.segments
+        split = [
+            (part, rank(template))
+            for segment, template in zip(segments, templates, strict=True)
+            for part in decoded_parts(segment)
+        ]
         if len(split) == len(segments):
             return None
-        for entry in self.catalog:
-            if same_method(entry.method, method) and len(entry.segments) == len(split):
-                pairs = zip(entry.segments, split, ranks, strict=True)
-                if all(documents(segment, part) for segment, part, _ in pairs) and any(
-                    rank(segment) > granting for segment, granting in zip(entry.segments, ranks, strict=True)
-                ):
-                    return entry
+        for entry in self._ungranted[method]:
+            if len(entry.segments) != len(split):
+                continue
+            pairs = list(zip(entry.segments, split, strict=True))
+            is_on = all(documents(segment, part) for segment, (part, _) in pairs)
+            if is_on and any(rank(segment) > granting for segment, (_, granting) in pairs):
+                return entry
         return None
 
     def _not_granted(self, method: str, target: Target, params: Mapping[str, str]) -> DeniedError:
@@ -223,11 +227,11 @@ class Outranking:
 
     def of(self, rule: RouteRule) -> list[Documented]:
         """Return those that outrank ``rule`` and are not granted themselves."""
-        return [entry for entry in self.covered(rule) if not self.is_granted(entry, rule)]
+        return [entry for entry in self.covered(rule) if not self.is_granted(entry, rule.route.method)]
 
-    def is_granted(self, entry: Documented, rule: RouteRule) -> bool:
-        """Say whether ``allow`` lists the documented route itself, with the method of ``rule``."""
-        return f"{rule.route.method} {entry.shape}" in self._allowed
+    def is_granted(self, entry: Documented, method: str) -> bool:
+        """Say whether ``allow`` lists the documented route itself, with ``method``."""
+        return f"{method} {entry.shape}" in self._allowed
 
     def covered(self, rule: RouteRule) -> list[Documented]:
         """Return every catalog route more specific than ``rule`` at some position that a call on ``rule`` may be on."""

@@ -58,7 +58,7 @@ def _reason(text: str) -> str:
         return f"an origin is written in lower case and without a slash at its end: {lower}"
     if not text.isascii():
         return "write the host in its ASCII form (xn--...)"
-    if not lower.startswith(("https://", "http://")):
+    if not text.lower().startswith(("https://", "http://")):
         return "an origin starts with https:// (http:// for loopback only)"
     return "only the origin: https://HOST or https://HOST:PORT, without path, query or fragment"
 
