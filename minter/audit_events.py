@@ -136,6 +136,7 @@ EVENTS: Final[Mapping[str, EventType]] = {
         "A key was used for the first time and is pinned to the origins its grants name.", "alias", "origins"
     ),
     "key.rebound": _event("An operator pinned a key to other origins.", "alias", "origins", "uid"),
+    "key.rotation-begun": _event("A new version is about to be made or kept.", *_KEY),
     "key.rotation-prepared": _event("A new version is in its source and was read back.", *_KEY),
     "key.rotation-published": _event("A new verification key is published.", *_KEY, "publish_until_at"),
     "key.rotation-activated": _event("A new version took over; the one before is retiring.", *_KEY, "retire_at"),

@@ -38,6 +38,8 @@ from minter.signing import Algorithm, SigningError, SigningKey
 from minter.sources import Sources
 from minter.store import Connection, Work
 
+__all__ = ["Custody", "Held", "Staged", "Store"]
+
 T = TypeVar("T")
 
 
@@ -187,8 +189,11 @@ class Custody:
             raise ConfigurationError(staging.faults)
         return staging.result()
 
-    async def adopt(self, store: Store, staged: Staged) -> None:
-        """Write what is new and put what was staged in force."""
+    async def adopt(self, store: Store, staged: Staged) -> list[str]:
+        """Write what is new and put what was staged in force.
+
+        Return the keys whose value is another than before without a rotation: what was lent of them is of no use.
+        """
 
         def work(connection: Connection) -> tuple[list[VersionRow], Sequence[Event]]:
             for key in staged.keys.values():
@@ -205,8 +210,14 @@ class Custody:
             if pins:
                 self._pins[alias] = frozenset(pins)
         # Keys that the grants no longer name stay: what was made with them may still have to be ended with them.
+        changed = [
+            alias
+            for alias, held in staged.held.items()
+            if alias in self._held and self._held[alias].fingerprint != held.fingerprint
+        ]
         self._held |= staged.held
         self.put(versions)
+        return changed
 
     def check_pins(self, grants: Grants) -> list[Fault]:
         """Return a fault for each profile that sends a key to an origin it is not pinned to."""
@@ -266,13 +277,28 @@ class Custody:
         """Return the alias of every key that is loaded."""
         return sorted(self._held)
 
-    def versions_of(self, alias: str) -> list[VersionRow]:
-        """Return every version of a key, the oldest first."""
-        return sorted((row for (name, _), row in self._versions.items() if name == alias), key=lambda r: r.version)
+    def origins_of(self, alias: str) -> list[str]:
+        """Return where a key may go; nothing before its first use."""
+        return sorted(self._pins.get(alias, ()))
 
-    def hold(self, alias: str, held: Held) -> None:
+    def profiles_of(self, alias: str) -> tuple[str, ...]:
+        """Return the profiles of the grants in force that refer to a key."""
+        return self._profiles.get(alias, ())
+
+    def uses_of(self, alias: str) -> tuple[int, float | None]:
+        """Return the uses that were counted since the last :meth:`flush`, and when the last one was."""
+        return self._uses.get(alias, 0), self._used_at.get(alias)
+
+    def version_in_use(self, alias: str) -> int | None:
+        """Return which version of a key is lent or signs."""
+        held = self._held.get(alias)
+        return None if held is None else held.version
+
+    def hold(self, alias: str, held: Held, *, rotated_at: float) -> None:
         """Put another active version in force: a rotation's last word, after its transaction."""
         self._held[alias] = held
+        if alias in self._keys:
+            self._keys[alias] = replace(self._keys[alias], last_rotated_at=rotated_at)
 
     def put(self, rows: Iterable[VersionRow]) -> None:
         """Take over rows that were written, and publish what is to be published from now on."""

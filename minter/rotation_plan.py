@@ -1,0 +1,122 @@
+"""What a rotation of a custody key will do and has done, for operators: pure functions of the versions' rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+from config.clock import rfc3339
+from minter.key_rows import User, VersionRow
+
+State = Literal["idle", "preparing", "prepared", "published", "retiring"]
+
+#: Verifiers whose clock is behind ours still accept a token so long after its end.
+SKEW_S: Final = 60.0
+_RUNS_NAMED: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """The versions of one key by phase. At most one is active and at most one prepared: the table sees to that."""
+
+    active: VersionRow | None
+    prepared: VersionRow | None
+    retiring: tuple[VersionRow, ...]
+    highest: int
+
+    @classmethod
+    def of(cls, rows: Sequence[VersionRow], alias: str) -> Versions:
+        """Sort the rows of ``alias``."""
+        own = [row for row in rows if row.alias == alias]
+        return cls(
+            active=next((row for row in own if row.phase == "active"), None),
+            prepared=next((row for row in own if row.phase == "prepared"), None),
+            retiring=tuple(row for row in own if row.phase == "retiring"),
+            highest=max((row.version for row in own), default=0),
+        )
+
+    @property
+    def state(self) -> State:
+        """Where a rotation stands."""
+        if self.prepared is not None:
+            if not self.prepared.fingerprint:
+                return "preparing"
+            return "prepared" if self.prepared.published_at is None else "published"
+        return "retiring" if self.retiring else "idle"
+
+
+def describe(
+    alias: str,
+    use: str,
+    versions: Versions,
+    users: Sequence[User],
+    *,
+    cache_s: float,
+    overlap_s: float,
+    now: float,
+    dry_run: bool,
+) -> dict[str, Any]:
+    """Return a rotation's plan and state as the admin API answers it. ``users`` have what the old version made."""
+    steps = _signing_steps(versions, cache_s, now) if use == "signing" else _static_steps(versions, overlap_s, now)
+    coming = next((step for step in steps if not step["done"]), None) if versions.state != "idle" or dry_run else None
+    return {
+        "alias": alias,
+        "use": use,
+        "dry_run": dry_run,
+        "state": versions.state,
+        "active_version": versions.active.version if versions.active else None,
+        "new_version": versions.prepared.version if versions.prepared else None,
+        "old_versions": [row.version for row in versions.retiring],
+        "steps": steps,
+        "next_step": coming["step"] if coming else None,
+        "next_at": coming["at"] if coming else None,
+        "affected": {
+            "leases": sum(user.leases for user in users),
+            "runs": sorted({user.run_id for user in users})[:_RUNS_NAMED],
+            "callers": sorted({user.caller for user in users}),
+            "brokers": sorted({user.broker for user in users}),
+        },
+    }
+
+
+def _signing_steps(versions: Versions, cache_s: float, now: float) -> list[dict[str, Any]]:
+    new, old = versions.prepared, versions.retiring
+    activated = bool(old) and new is None
+    published_at = new.published_at if new and new.published_at else now
+    ready_at = published_at + cache_s
+    return [
+        _step("prepare", now, "make a new key, keep it in its source and read it back", done=bool(new) or activated),
+        _step(
+            "publish",
+            published_at,
+            "list its public key beside the old one, so that verifiers know it before it signs",
+            done=versions.state == "published" or activated,
+        ),
+        _step("activate", ready_at, "sign with it; the old key goes on verifying", done=activated),
+        _step(
+            "retire",
+            old[0].retire_at if activated else None,
+            "when the last token of the old key has ended, delete the old key from its source",
+            done=False,
+        ),
+    ]
+
+
+def _static_steps(versions: Versions, overlap_s: float, now: float) -> list[dict[str, Any]]:
+    new, old = versions.prepared, versions.retiring
+    activated = bool(old) and new is None
+    return [
+        _step("prepare", now, "keep the new value in its source and read it back", done=bool(new) or activated),
+        _step("activate", now, "lend the new value; what was lent of the old one goes on", done=activated),
+        _step(
+            "retire",
+            old[0].retire_at if activated else now + overlap_s,
+            "end what was lent of the old value and delete it from its source (at once with --finish)",
+            done=False,
+        ),
+    ]
+
+
+def _step(name: str, at: float | None, does: str, *, done: bool) -> dict[str, Any]:
+    return {"step": name, "at": None if at is None else rfc3339(at), "does": does, "done": done}

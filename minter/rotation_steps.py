@@ -1,0 +1,216 @@
+"""The steps of a rotation, each ending in a transaction. ``minter/rotation.py`` says in which order and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from config.clock import Clock
+from config.problems import ProblemError
+from config.secret import Secret
+from minter import key_rows, signing
+from minter.audit_events import Event
+from minter.custody import Custody, Store
+from minter.held import Held, key_event, version_row
+from minter.key_rows import VersionRow
+from minter.rotation_plan import SKEW_S, Versions
+from minter.sources import MissingError, SourceError, versioned
+from minter.store import Connection
+
+#: Where a test may stop a rotation: between any two steps, in this order.
+FAILPOINTS: Final = (
+    "begun",
+    "written",
+    "read-back",
+    "prepared",
+    "published",
+    "activating",
+    "activated",
+    "retiring",
+    "ended",
+    "deleted",
+    "destroyed",
+)
+#: A source that does not delete is asked again after so long.
+DELETE_AGAIN_S: Final = 3600.0
+
+EndLeases = Callable[[str, int, str], Awaitable[object]]
+
+
+class Steps:
+    """What :class:`minter.rotation.Rotation` does one by one; ``uid`` is the operator who asked."""
+
+    def __init__(
+        self,
+        custody: Custody,
+        store: Store,
+        *,
+        clock: Clock,
+        cache_s: float,
+        end_leases: EndLeases,
+        failpoint: Callable[[str], None],
+    ) -> None:
+        self._custody = custody
+        self._store = store
+        self._clock = clock
+        self._cache_s = cache_s
+        self._end_leases = end_leases
+        self._failpoint = failpoint
+
+    async def versions(self, alias: str) -> Versions:
+        """Return the versions by the state, and make memory follow it where a rotation was cut off in between."""
+        rows = await self._store.read(key_rows.versions)
+        self._custody.put(rows)
+        versions = Versions.of(rows, alias)
+        active = versions.active
+        if active is not None and self._custody.version_in_use(alias) != active.version:
+            try:
+                held = await asyncio.to_thread(self._custody.reader.read, alias, active.source_ref, active.version)
+            except SourceError as error:
+                raise ProblemError("secret-unavailable", f"the source of key {alias} {error.what}") from None
+            self._custody.hold(alias, held, rotated_at=active.activated_at or self._clock.now())
+        return versions
+
+    def use(self, alias: str) -> str:
+        """Return the use of a key: static or signing."""
+        settings = self._custody.settings_of(alias)
+        return settings.use if settings is not None else "static"
+
+    def source(self, alias: str) -> str:
+        """Return where version 1 of a key is."""
+        settings = self._custody.settings_of(alias)
+        if settings is None:
+            raise ProblemError("key-not-found")
+        return settings.source
+
+    async def begin(self, alias: str, version: int, *, uid: int | None) -> VersionRow:
+        """Write down that a version is coming, before its value is written anywhere."""
+        source = self.source(alias)
+        row = VersionRow(
+            alias=alias,
+            version=version,
+            phase="prepared",
+            source_ref=versioned(source, version),
+            created_at=self._clock.now(),
+        )
+        await self._write([row], [key_event("key.rotation-begun", row, uid=uid)])
+        self._failpoint("begun")
+        return row
+
+    async def prepare(self, row: VersionRow, value: Secret | None, *, uid: int | None) -> VersionRow:
+        """Keep the new value in its source and read it back, as every later start will.
+
+        Without a ``value``: what is there already, else a new signing key. Errors: ``SourceError``.
+        """
+        held = await asyncio.to_thread(self._keep, row, value)
+        self._failpoint("read-back")
+        row = replace(version_row(row.alias, held, row.source_ref, now=row.created_at), published_at=row.published_at)
+        await self._write([row], [key_event("key.rotation-prepared", row, uid=uid)])
+        self._failpoint("prepared")
+        return row
+
+    def _keep(self, row: VersionRow, value: Secret | None) -> Held:
+        reader = self._custody.reader
+        if value is None:
+            try:
+                # What a killed rotation had written already.
+                return reader.read(row.alias, row.source_ref, row.version)
+            except MissingError:
+                settings = reader.settings_of(row.alias)
+                if settings is None or settings.use != "signing":
+                    raise
+                value = signing.generate(settings.algorithm)
+        reader.sources.write(row.source_ref, value)
+        self._failpoint("written")
+        return reader.read(row.alias, row.source_ref, row.version)
+
+    async def publish(self, row: VersionRow, *, uid: int | None, forced: bool) -> VersionRow:
+        """List the new public key beside the others."""
+        now = self._clock.now()
+        row = replace(row, published_at=now)
+        event = key_event(
+            "key.rotation-published", row, publish_until_at=now + self._cache_s, uid=uid, forced=forced or None
+        )
+        await self._write([row], [event])
+        self._failpoint("published")
+        return row
+
+    async def activate(self, row: VersionRow, overlap_s: float, *, uid: int | None, forced: bool) -> None:
+        """Make the prepared version active and the active one retiring, in one transaction."""
+        try:
+            held = await asyncio.to_thread(self._custody.reader.read, row.alias, row.source_ref, row.version)
+        except SourceError as error:
+            raise ProblemError("secret-unavailable", f"the source of key {row.alias} {error.what}") from None
+        if held.fingerprint != row.fingerprint:
+            raise ProblemError("secret-unavailable", f"the source of key {row.alias} no longer has what was prepared")
+        self._failpoint("activating")
+        now = self._clock.now()
+        static = self.use(row.alias) == "static"
+
+        def work(connection: Connection) -> tuple[list[VersionRow], Sequence[Event]]:
+            old = Versions.of(key_rows.versions(connection), row.alias).active
+            new = replace(row, phase="active", activated_at=now)
+            changed = [new]
+            retire_at = None
+            if old is not None:
+                last = key_rows.last_end(connection, old.alias, old.version)
+                retire_at = now + overlap_s if static else max(last or now, now) + SKEW_S
+                # The old one first: the table takes no second active version, not even for a moment.
+                changed = [replace(old, phase="retiring", retire_at=retire_at), new]
+            for version in changed:
+                key_rows.put_version(connection, version)
+            key_rows.rotated(connection, row.alias, now=now)
+            return changed, [
+                key_event("key.rotation-activated", new, retire_at=retire_at, uid=uid, forced=forced or None)
+            ]
+
+        changed = await self._store.write(work)
+        self._failpoint("activated")
+        self._custody.hold(row.alias, held, rotated_at=now)
+        self._custody.put(changed)
+
+    async def destroy(self, row: VersionRow, reason: str, *, uid: int | None) -> None:
+        """End what was made with a retiring version and delete it from its source."""
+        now = self._clock.now()
+        if reason == "deadline" and self.use(row.alias) == "signing":
+            last = await self._store.read(lambda c: key_rows.last_end(c, row.alias, row.version))
+            if last is not None and now < last + SKEW_S:
+                # Signed while the new key was taking over.
+                await self._write([replace(row, retire_at=last + SKEW_S)], [])
+                return
+        await self._write([replace(row, retire_at=now)], [key_event("key.retired", row, reason=reason, uid=uid)])
+        self._failpoint("retiring")
+        await self._end_leases(row.alias, row.version, "key-retired")
+        self._failpoint("ended")
+        try:
+            await asyncio.to_thread(self._custody.reader.sources.delete, row.source_ref)
+        except SourceError as error:
+            again = replace(row, retire_at=now + DELETE_AGAIN_S)
+            await self._write([again], [key_event("key.destroy-failed", row, reason="source-failed", uid=uid)])
+            what = f"the old version of key {row.alias} is out of use, but its source {error.what}"
+            raise ProblemError("secret-unavailable", what) from None
+        self._failpoint("deleted")
+        gone = replace(row, phase="destroyed", retire_at=now, destroyed_at=self._clock.now())
+        await self._write([gone], [key_event("key.destroyed", row, uid=uid)])
+        self._failpoint("destroyed")
+
+    async def give_up(self, row: VersionRow, reason: str, *, uid: int | None) -> None:
+        """Delete a prepared version. Its number is spent."""
+        try:
+            await asyncio.to_thread(self._custody.reader.sources.delete, row.source_ref)
+        except SourceError as error:
+            what = f"the new version of key {row.alias} is not in use, but its source {error.what}"
+            raise ProblemError("secret-unavailable", what) from None
+        gone = replace(row, phase="destroyed", destroyed_at=self._clock.now())
+        await self._write([gone], [key_event("key.rotation-aborted", row, reason=reason, uid=uid)])
+
+    async def _write(self, rows: Sequence[VersionRow], events: Sequence[Event]) -> None:
+        def work(connection: Connection) -> tuple[None, Sequence[Event]]:
+            for row in rows:
+                key_rows.put_version(connection, row)
+            return None, events
+
+        await self._store.write(work)
+        self._custody.put(rows)

@@ -1,0 +1,148 @@
+"""A minter's custody on a real store, a real audit log and real files, for the tests of it."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import tempfile
+from pathlib import Path
+
+from config.clock import FakeClock
+from config.grants import parse_grants
+from config.settings import CommandSettings, KeySettings, MinterSettings
+from minter import key_rows
+from minter.audit import AuditLog
+from minter.custody import Custody
+from minter.lease_rows import LeaseRow, insert
+from minter.sources import Context, Sources
+from minter.store import Store, identity, lock_state, migrate
+
+ORIGIN = "https://api.example.com"
+CANARY = "canary-0123456789"
+
+
+def grants_of(*tokens, origin=ORIGIN):
+    """Grants with a profile ``p0``, ``p1`` … for each token object."""
+    profiles = {
+        f"p{n}": {"base_url": origin, "allowed_callers": ["agent"], "token": token, "allow": ["GET /v1/x"]}
+        for n, token in enumerate(tokens)
+    }
+    return parse_grants(json.dumps({"profiles": profiles}).encode(), name="grants.json")
+
+
+@functools.cache
+def _empty_state() -> bytes:
+    """Migrate once: a schema is made by alembic, which takes a while."""
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory) / "minter.db"
+        migrate(path)
+        return path.read_bytes()
+
+
+class Vault:
+    """Start it, stop it, start it again: what is on disk stays."""
+
+    def __init__(self, directory: Path, clock: FakeClock):
+        self.directory = directory
+        self.clock = clock
+        self.keys = {}
+        self.commands = {}
+        self.environ = {}
+        self.grants = grants_of()
+        self.more = {}
+        self.store = None
+        self.custody = None
+
+    def put(self, name: str, value: str) -> None:
+        path = self.directory / name
+        path.write_text(value)
+        path.chmod(0o600)
+
+    def files(self) -> dict[str, str]:
+        return {
+            path.name: path.read_text()
+            for path in sorted(self.directory.iterdir())
+            if path.is_file() and not path.name.startswith(("minter.db", "audit"))
+        }
+
+    def key(self, alias: str, source: str, **settings) -> None:
+        self.keys[alias] = KeySettings(source=source, **settings)
+
+    def command(self, name: str, **settings) -> None:
+        self.commands[name] = CommandSettings(**settings)
+
+    def open(self) -> None:
+        """Open the state and the log: everything of a start but the secrets."""
+        path = self.directory / "minter.db"
+        self._lock = lock_state(path)
+        if not path.exists():
+            path.write_bytes(_empty_state())
+        migrate(path)
+        installation, known = identity(path)
+        self.audit = AuditLog(
+            self.directory / "audit.jsonl", installation=installation, known=known, now=self.clock.now()
+        )
+        self.store = Store(path, audit=self.audit, clock=self.clock)
+        settings = MinterSettings(keys=self.keys, commands=self.commands, **self.more)
+        context = Context(environ=self.environ, base=self.directory)
+        self.custody = Custody(settings, sources=Sources(context), clock=self.clock)
+
+    async def start(self) -> Custody:
+        self.open()
+        await self.custody.load(self.store, self.grants)
+        return self.custody
+
+    async def stop(self) -> None:
+        if self.store is not None:
+            await self.store.close()
+            self.audit.close()
+            os.close(self._lock)
+            self.store = None
+
+    async def restart(self) -> Custody:
+        await self.stop()
+        return await self.start()
+
+    async def versions(self):
+        return await self.store.read(key_rows.versions)
+
+    async def phases(self, alias):
+        return {row.version: row.phase for row in await self.versions() if row.alias == alias}
+
+    def codes(self):
+        return [json.loads(line)["code"] for line in (self.directory / "audit.jsonl").read_text().splitlines()]
+
+    def events(self, code):
+        lines = map(json.loads, (self.directory / "audit.jsonl").read_text().splitlines())
+        return [line for line in lines if line["code"] == code]
+
+    async def lend(self, alias, version, *, run="run_1", ends_in=900.0, state="active"):
+        """Write a lease that was made with a version."""
+        now = self.clock.now()
+        row = LeaseRow(
+            id=f"lse_{alias}_{version}_{run}",
+            broker="b1",
+            run_id=run,
+            caller="agent",
+            profile="p0",
+            params_digest="",
+            origin=ORIGIN,
+            grant_digest="",
+            kind="static",
+            state=state,
+            created_at=now,
+            expires_at=now + ends_in,
+            boot_expires_at=ends_in,
+            boot_id="boot-1",
+            run_ends_at=now + ends_in,
+            credential_ends_at=now + ends_in,
+            key_alias=alias,
+            key_version=version,
+            key_versions=json.dumps([f"{alias}@{version}"]),
+            token="{}",
+        )
+        await self.store.write(lambda connection: (insert(connection, row), ()))
+
+    def everything_written(self) -> bytes:
+        return b"".join(path.read_bytes() for path in self.directory.rglob("*") if path.suffix in (".db", ".jsonl"))
