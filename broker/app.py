@@ -23,9 +23,10 @@ from broker.callers import Callers, Failures, bearer
 from broker.envelope import Envelope
 from broker.messages import ExtendRequest, OpenRequest
 from broker.openapi import document
+from broker.opening import Opening
 from broker.records import Idempotency
 from broker.run import Run
-from broker.runs import Ended, Opening, Registry
+from broker.runs import Ended, Registry
 from broker.status import Status
 from broker.store import Store
 from config import tokens

@@ -7,15 +7,12 @@ ended stays ended. Run tokens are kept as digests; the grant that a run was open
 from __future__ import annotations
 
 import asyncio
-import secrets
-import string
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
 from weakref import WeakValueDictionary
 
-import msgspec
 import structlog
 
 from broker import records
@@ -23,17 +20,15 @@ from broker.budget import Budget, Reserve
 from broker.current import Current, narrow
 from broker.leases import Lease, Leases
 from broker.metrics import Metrics
+from broker.opening import Opening, checked_params, checked_ttl, new_run_id, run_row, token_digest
 from broker.outbox import Outbox, Waiting
-from broker.records import Idempotency, ProfileRow, RunRow
+from broker.records import Idempotency
+from broker.restoring import restored
 from broker.run import Run
 from broker.store import Store
-from broker.trace import Trace
 from config import tokens
 from config.clock import Clock, Deadline
-from config.errors import ConfigurationError
 from config.grants import Profile
-from config.match import Matcher
-from config.params import check_params, refuse_unknown
 from config.problems import ProblemError
 from config.secret import Secret
 
@@ -44,21 +39,8 @@ KEEP_ENDED_S: Final = 86400.0
 #: How long the end of a run waits for its open calls to be gone before its trace is closed.
 DRAIN_S: Final = 2.0
 
-_ALPHABET: Final = string.digits + string.ascii_letters
-_SHORTEST_TTL_S: Final = 1.0
 _WALL_EVERY_S: Final = 60.0
 _PURGE_EVERY_S: Final = 3600.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opening:
-    """What a caller asks for. ``ttl_s`` None means what the profiles say."""
-
-    caller: str
-    profiles: tuple[str, ...]
-    params: Mapping[str, str]
-    ttl_s: float | None = None
-    trace_id: str | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -141,20 +123,21 @@ class Registry:
         ``idempotency-key-reused``, ``run-ended``, ``state-unavailable``.
         """
         granted = [self.current.for_caller(name, opening.caller) for name in opening.profiles]
-        params = _params(granted, opening.params)
-        ttl_s = _ttl([profile for profile, _ in granted], opening.ttl_s)
+        profiles = [profile for profile, _ in granted]
+        params = checked_params(profiles, opening.params)
+        ttl_s = checked_ttl(profiles, opening.ttl_s)
         token = tokens.generate(tokens.RUN)
-        digest = _digest(token)
-        ceiling = Deadline.after(self._clock, min(profile.max_ttl_s for profile, _ in granted))
+        digest = token_digest(token)
+        ceiling = Deadline.after(self._clock, min(profile.max_ttl_s for profile in profiles))
         run = Run(
-            run_id="run_" + "".join(secrets.choice(_ALPHABET) for _ in range(22)),
+            run_id=new_run_id(),
             caller=opening.caller,
             trace_id=opening.trace_id,
             params=params,
             deadline=Deadline.after(self._clock, ttl_s),
             created_at=self._clock.now(),
         )
-        row = _row(run, digest, ceiling, [profile for profile, _ in granted])
+        row = run_row(run, digest, ceiling, profiles)
         async with self._alone(opening.caller, key):
             kept_id = await self._store.write(lambda db: records.open_run(db, row, key, max_runs=self._max_runs))
             if kept_id != run.run_id:
@@ -290,11 +273,11 @@ class Registry:
             if isinstance(result, BaseException) and not isinstance(result, ProblemError):
                 raise result
 
-    async def write_traces(self) -> None:
-        """Write the traces that changed, and now and then the wall time."""
+    async def write_traces(self, *, always: bool = False) -> None:
+        """Write the traces that changed, and now and then (or ``always``) the wall time."""
         changed = [entry.run for entry in self._live.values() if entry.run.trace.dirty]
         now = self._clock.now()
-        if not changed and now - self._wall_kept_at < _WALL_EVERY_S:
+        if not changed and not always and now - self._wall_kept_at < _WALL_EVERY_S:
             return
         traces = [(run.run_id, run.trace.dump()) for run in changed]
         try:
@@ -320,7 +303,14 @@ class Registry:
         highest = await self._store.read(records.highest_wall)
         ending: list[tuple[Run, str]] = []
         for row in rows:
-            run, ceiling, reason = self._thaw(row, highest)
+            run, ceiling, reason = restored(
+                row,
+                current=self.current,
+                leases=self._leases,
+                clock=self._clock,
+                highest_wall=highest,
+                budget=self._budget,
+            )
             entry = _Entry(run, row.token_digest, ceiling)
             self._add(entry)
             if reason is not None:
@@ -329,31 +319,6 @@ class Registry:
                 self._shorten(entry)
         await self._end_all(ending)
         log.info("runs-restored", live=len(rows) - len(ending), ended=len(ending))
-
-    def _thaw(self, row: RunRow, highest_wall: float) -> tuple[Run, Deadline, str | None]:
-        deadline = Deadline(row.expires_at, row.boot_expires_at, row.boot_id)
-        ceiling = Deadline(row.ceiling_at, row.boot_ceiling_at, row.boot_id)
-        run = Run(
-            run_id=row.run_id,
-            caller=row.caller,
-            trace_id=row.trace_id,
-            params=msgspec.json.decode(row.params, type=dict[str, str]),
-            deadline=_on_this_boot(deadline, self._clock, highest_wall),
-            created_at=row.created_at,
-            trace=Trace() if row.trace is None else Trace.load(row.trace),
-        )
-        ceiling = _on_this_boot(ceiling, self._clock, highest_wall)
-        try:
-            for kept in row.profiles:
-                profile, matcher = self.current.thawed(kept.profile, kept.grant_digest, kept.source)
-                budget = self._budget(run, profile, spent=kept.reserved)
-                run.grant(profile, matcher, budget=budget, leases=self._leases)
-        except ConfigurationError as error:
-            log.error("grant-unreadable", run_id=run.run_id, faults=[str(fault) for fault in error.faults])  # noqa: TRY400 - the faults say it all
-            return run, ceiling, "grant-unreadable"
-        if run.deadline.ended(self._clock):
-            return run, ceiling, "expired"
-        return run, ceiling, narrow(run, self.current)
 
     async def regrant(self, current: Current) -> None:
         """Go by ``current`` from now on: new runs, and as far as it is narrower the ones that live."""
@@ -412,7 +377,7 @@ class Registry:
         async with lock:
             yield
 
-    def _budget(self, run: Run, profile: Profile, *, spent: int = 0) -> Budget:
+    def _budget(self, run: Run, profile: Profile, spent: int = 0) -> Budget:
         return Budget(profile.max_calls, self._reserve(run, profile.name), spent=spent)
 
     def _reserve(self, run: Run, profile: str) -> Reserve:
@@ -423,60 +388,3 @@ class Registry:
             )
 
         return reserve
-
-
-def _params(granted: list[tuple[Profile, Matcher]], given: Mapping[str, str]) -> dict[str, str]:
-    """Check the params for every profile: each takes the names that it declares, and none may be left over."""
-    refuse_unknown((profile for profile, _ in granted), given)
-    checked: dict[str, str] = {}
-    for profile, _ in granted:
-        checked |= check_params(profile, given)
-    return checked
-
-
-def _ttl(profiles: list[Profile], wanted: float | None) -> float:
-    longest = min(profile.max_ttl_s for profile in profiles)
-    if wanted is None:
-        return min(longest, *(profile.ttl_s for profile in profiles))
-    if not _SHORTEST_TTL_S <= wanted <= longest:
-        raise ProblemError(
-            "ttl-invalid", "the lifetime is shorter than a second or longer than the profile allows", longest_s=longest
-        )
-    return wanted
-
-
-def _digest(token: Secret) -> bytes:
-    digest = tokens.digest(token.reveal(), tokens.RUN)
-    if digest is None:
-        raise AssertionError("a token that was just made has the form of one")
-    return digest
-
-
-def _row(run: Run, digest: bytes, ceiling: Deadline, profiles: list[Profile]) -> RunRow:
-    return RunRow(
-        run_id=run.run_id,
-        caller=run.caller,
-        trace_id=run.trace_id,
-        params=msgspec.json.encode(run.params),
-        token_digest=digest,
-        created_at=run.created_at,
-        expires_at=run.deadline.expires_at,
-        boot_expires_at=run.deadline.boot_expires_at,
-        ceiling_at=ceiling.expires_at,
-        boot_ceiling_at=ceiling.boot_expires_at,
-        boot_id=run.deadline.boot_id,
-        profiles=tuple(
-            ProfileRow(profile=profile.name, grant_digest=profile.digest, source=profile.source) for profile in profiles
-        ),
-    )
-
-
-def _on_this_boot(deadline: Deadline, clock: Clock, highest_wall: float) -> Deadline:
-    """Return the same end on the boot clock of this boot.
-
-    After a reboot only the wall clock knows how much is left; from then on both clocks count again.
-    """
-    if deadline.boot_id == clock.boot_id():
-        return deadline
-    left = deadline.remaining(clock, highest_wall=highest_wall)
-    return Deadline(min(deadline.expires_at, clock.now() + left), clock.boottime() + left, clock.boot_id())

@@ -233,7 +233,7 @@ class Broker:
     async def close(self) -> None:
         """Write what is not written yet, and let go of everything."""
         with contextlib.suppress(ProblemError):  # it has been logged, and there is nobody left to tell
-            await self.registry.write_traces()
+            await self.registry.write_traces(always=True)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.outbox.settle(), _LAST_WORDS_S)
         await self.egress.close()

@@ -10,8 +10,9 @@ from typing import Any
 from broker.current import Current
 from broker.leases import Leases
 from broker.metrics import Metrics
+from broker.opening import Opening
 from broker.outbox import Outbox
-from broker.runs import Opening, Registry
+from broker.runs import Registry
 from broker.store import Store
 from config.clock import FakeClock
 from config.contract import LeaseReply, Revoked, RevokedLease
