@@ -19,6 +19,7 @@ from broker.open_calls import GONE, OpenCalls
 from broker.run import OpenCall, Run, RunProfile
 from config.asgi import send_problem
 from config.problems import ProblemError
+from config.routes import METHODS
 from config.target import Target, split_target
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 #: Calls have targets of the form ``/p/{profile}/<target>``.
 PREFIX: Final = b"/p/"
 
+_ALLOW: Final = (b"allow", ", ".join(METHODS).encode())
 _ERROR: Final = 500
 _WELL: Final = range(200, 300)
 
@@ -80,7 +82,8 @@ class CallEndpoint:
         except BrokenOffError:
             raise
         except ProblemError as problem:
-            await send_problem(send, problem, "broker")
+            extra = (_ALLOW,) if problem.code == "method-not-supported" else ()
+            await send_problem(send, problem, "broker", extra=extra)
 
     async def carry(  # noqa: PLR0917 - the parts of a call, in the order of the wire
         self,
@@ -156,6 +159,7 @@ class CallEndpoint:
     async def _make(self, call: OpenCall, prepared: Prepared, headers: Headers, length: int | None, send: Send) -> None:
         """Make a call that matched; whatever becomes of it stands in the trace."""
         status, shed = _ERROR, False
+        call.uploaded = length == 0
         self._open.add(call)
         try:
             await self._pass_breaker(call, prepared)

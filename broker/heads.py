@@ -96,7 +96,6 @@ async def read_body(call: OpenCall, length: int | None) -> bytes | AsyncIterator
     Errors: ``ProblemError``: ``request-too-large``; ``request-malformed`` when the code went away.
     """
     if length == 0:
-        call.uploaded = True
         return None
     piece, more = await _receive(call.receive)
     if more or len(piece) > _ONE_PIECE:

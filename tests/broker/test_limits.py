@@ -1,0 +1,209 @@
+"""Budget, breaker and trace by themselves, and the breaker on the wire."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from broker.breaker import Breaker
+from broker.budget import BLOCK, Budget
+from broker.trace import MAX_ROWS, Trace
+from config.clock import FakeClock
+from config.problems import ProblemError
+from tests.broker.calling import KEY, World, profile, world
+
+# --- budget ---
+
+
+def budget(limit: int) -> tuple[Budget, list[int]]:
+    asked: list[int] = []
+    left = limit
+
+    async def reserve(wanted: int) -> int:
+        nonlocal left
+        asked.append(wanted)
+        await asyncio.sleep(0)
+        granted = min(wanted, left)
+        left -= granted
+        return granted
+
+    return Budget(limit, reserve), asked
+
+
+async def test_a_budget_gives_exactly_its_limit_however_many_ask_at_once():
+    one, asked = budget(100)
+    results = await asyncio.gather(*(one.spend() for _ in range(150)), return_exceptions=True)
+    assert sum(result is None for result in results) == 100
+    assert {result.code for result in results if isinstance(result, ProblemError)} == {"budget-exhausted"}
+    assert asked == [BLOCK] * 5
+    assert (one.spent, one.left, one.in_hand) == (100, 0, 0)
+
+
+async def test_an_exhausted_budget_asks_no_more():
+    one, asked = budget(0)
+    for _ in range(3):
+        with pytest.raises(ProblemError, match="budget-exhausted"):
+            await one.spend()
+    assert asked == [BLOCK]
+
+
+async def test_a_state_that_cannot_be_written_spends_nothing_and_is_tried_again():
+    fail = True
+
+    async def reserve(wanted: int) -> int:
+        if fail:
+            raise ProblemError("state-unavailable", retry_after=1)
+        return wanted
+
+    one = Budget(10, reserve)
+    with pytest.raises(ProblemError, match="state-unavailable"):
+        await one.spend()
+    assert one.spent == 0
+    fail = False
+    await one.spend()
+    assert (one.spent, one.left) == (1, 9)
+
+
+async def test_what_was_spent_before_a_restart_stays_spent():
+    one, _ = budget(10)
+    assert Budget(10, one._reserve, spent=4).left == 6
+
+
+# --- breaker ---
+
+
+@pytest.mark.parametrize(
+    ("retry_after", "pause"),
+    [
+        (b"5", 5), (b"0", 1), (None, 1), (b"", 1), (b"3600", 30), (b"99999999999999999999", 30), (b"-5", 1),
+        (b"1.5", 1), (b"soon", 1), (b"\xff", 1), ("٣".encode(), 1), (b"Tue, 01 Jan 2030 00:00:10 GMT", 10),
+        (b"Tue, 01 Jan 2030 00:00:00 GMT", 1), (b"Mon, 31 Dec 2029 00:00:00 GMT", 1),
+        (b"Wed, 02 Jan 2030 00:00:00 GMT", 30), (b"Tue, 99 Jan 2030 00:00:00 GMT", 1),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_pause_is_what_the_api_asks_for_within_bounds(status, retry_after, pause):
+    clock = FakeClock(wall=1_893_456_000.0)  # 2030-01-01T00:00:00Z
+    breaker = Breaker(30.0)
+    breaker.note(status, retry_after, clock)
+    clock.advance(pause - 0.001)
+    with pytest.raises(ProblemError, match="breaker-open") as error:
+        breaker.check(clock)
+    assert error.value.retry_after == pytest.approx(0.001)
+    clock.advance(0.001)
+    breaker.check(clock)
+
+
+@pytest.mark.parametrize("status", [200, 400, 401, 404, 500, 502, 504])
+def test_other_answers_open_nothing(status):
+    clock = FakeClock()
+    breaker = Breaker(30.0)
+    breaker.note(status, b"10", clock)
+    assert not breaker.is_open(clock)
+
+
+def test_a_jump_of_the_wall_clock_does_not_move_a_pause():
+    clock = FakeClock()
+    breaker = Breaker(30.0)
+    breaker.note(503, b"10", clock)
+    clock.wall += 86_400
+    assert breaker.is_open(clock)
+    clock.wall -= 2 * 86_400
+    clock.boot += 10
+    assert not breaker.is_open(clock)
+
+
+def test_a_shorter_pause_does_not_shorten_a_longer_one_and_a_429_may_not_be_probed():
+    clock = FakeClock()
+    breaker = Breaker(30.0)
+    breaker.note(429, b"10", clock)
+    breaker.note(503, b"1", clock)
+    clock.advance(5)
+    assert breaker.is_open(clock)
+    assert not breaker.may_probe(clock)
+
+
+@pytest.fixture
+async def w(tmp_path):
+    async with world(tmp_path) as made:
+        yield made
+
+
+async def test_while_the_api_wants_a_pause_calls_are_shed_without_a_word_to_anybody(w: World):
+    w.api.says(b"HTTP/1.1 429 Slow\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n")
+    first = await w.call("GET", "/v1/items")
+    assert (first.status, first.header("retry-after")) == (429, "5")
+    asked = len(w.minter.asked)
+    for _ in range(3):
+        reply = await w.call("POST", "/v1/items", body=b"x")
+        assert (reply.status, reply.code, reply.header("retry-after")) == (503, "breaker-open", "5")
+        assert reply.problem["upstream_status"] == 429
+    assert (len(w.api.requests), len(w.minter.asked)) == (1, asked)
+    assert (w.run.trace.kept.shed, len(w.rows), w.run.trace.kept.denied) == (3, 1, 0)
+    assert w.recorder.refusals == [("api", "breaker-open")] * 3
+    w.clock.advance(5)
+    assert (await w.call("GET", "/v1/items")).status == 429
+    assert len(w.api.requests) == 2
+
+
+async def test_one_runs_pause_is_not_anothers(w: World):
+    w.api.says(b"HTTP/1.1 503 Down\r\nRetry-After: 5\r\nContent-Length: 0\r\n\r\n")
+    await w.call("GET", "/v1/items")
+    token = w.open_run({"api": profile(w.api.url)})
+    reply = await w.call("GET", "/v1/items", {"Authorization": f"Bearer {token}"}, token=False)
+    assert reply.header("broker-refused-by") is None
+    assert reply.status == 503
+
+
+async def test_a_503_is_probed_once_a_second_and_a_well_api_ends_the_pause(tmp_path):
+    async with world(tmp_path, health_check="GET /healthz") as w:
+        well = False
+
+        async def answer(request, writer):
+            if request.target == b"/healthz" and well:
+                writer.write(b"HTTP/1.1 204 No\r\n\r\n")
+            else:
+                writer.write(b"HTTP/1.1 503 Down\r\nRetry-After: 20\r\nContent-Length: 0\r\n\r\n")
+
+        w.api.answer = answer
+        await w.call("GET", "/v1/items")
+        assert (await w.call("GET", "/v1/items")).code == "breaker-open"
+        assert [request.target for request in w.api.requests] == [b"/v1/items"]
+        w.clock.advance(1)
+        replies = await asyncio.gather(*(w.call("GET", "/v1/items") for _ in range(5)))
+        assert {reply.code for reply in replies} == {"breaker-open"}
+        assert [request.target for request in w.api.requests] == [b"/v1/items", b"/healthz"]
+        assert w.api.requests[1].values(b"authorization") == [b"Bearer " + KEY.encode()]
+        well = True
+        w.clock.advance(1)
+        w.api.says(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        assert (await w.call("GET", "/v1/items")).status == 200
+        assert [request.target for request in w.api.requests[2:]] == [b"/healthz", b"/v1/items"]
+        assert w.run.trace.kept.shed == 6
+
+
+# --- trace ---
+
+
+def test_rows_stop_and_counters_do_not():
+    trace = Trace()
+    for _ in range(MAX_ROWS + 10):
+        trace.record("p", "GET", "GET /a", status=200, delivered=True, bytes_sent=0, bytes_back=1, milliseconds=1.23456)
+    kept = trace.kept
+    assert (len(kept.rows), kept.dropped, kept.total) == (MAX_ROWS, 10, MAX_ROWS + 10)
+    assert kept.calls == {"p": {"GET /a": MAX_ROWS + 10}}
+    assert kept.rows[-1].n == MAX_ROWS
+
+
+def test_a_trace_comes_back_from_the_store_as_it_was():
+    trace = Trace()
+    trace.record("p", "GET", "GET /a", status=200, delivered=True, bytes_sent=1, bytes_back=2, milliseconds=3.0)
+    trace.denied("route-not-granted", "DELETE /a")
+    trace.shed()
+    assert trace.dirty
+    again = Trace.load(trace.dump())
+    assert not trace.dirty
+    assert again.snapshot() == trace.snapshot()
+    again.record("p", "GET", "GET /a", status=200, delivered=True, bytes_sent=1, bytes_back=2, milliseconds=3.0)
+    assert [row.n for row in again.kept.rows] == [1, 2]
