@@ -12,7 +12,7 @@ from pathlib import Path
 
 from broker import check
 from broker.admin_client import AdminClient
-from config import doctor, load
+from config import doctor, load, terminal
 from config.commands import CommandError, UnreachableError
 from config.doctor import Finding
 from config.errors import ConfigurationError
@@ -63,14 +63,16 @@ def _grants(settings: BrokerSettings) -> Iterator[Finding]:
     except ConfigurationError as error:
         yield from doctor.from_configuration("grants", error)
         return
-    yield Finding("ok", "grants", settings.grants, f"{len(grants.profiles)} profiles load")
+    yield Finding("ok", "grants", settings.grants, f"{terminal.count(len(grants.profiles), 'profile')} loaded")
     try:
         callers = {caller.id for caller in load.read_token_file(Path(settings.callers)).callers}
     except ConfigurationError as error:
         if os.path.lexists(settings.callers):
             yield from doctor.from_configuration("callers", error)
         return
-    yield Finding("ok" if callers else "warning", "callers", settings.callers, f"{len(callers)} callers are known")
+    yield Finding(
+        "ok" if callers else "warning", "callers", settings.callers, f"{terminal.count(len(callers), 'caller')} known"
+    )
     for profile in grants.profiles.values():
         for caller in sorted(profile.allowed_callers - callers - {"*"}):
             where = f"{settings.grants}: profiles.{profile.name}.allowed_callers"

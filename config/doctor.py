@@ -55,7 +55,9 @@ def report(findings: Sequence[Finding], *, json: bool) -> bool:
                 for one in findings
             ),
         )
-        terminal.say(f"{faults} faults, {warnings} warnings, {len(findings)} checks")
+        terminal.say(
+            ", ".join((terminal.count(faults, "fault"), terminal.count(warnings, "warning"), f"{len(findings)} checks"))
+        )
     return faults == 0
 
 

@@ -118,6 +118,11 @@ def instant(seconds: float | str | None) -> str:
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
 
 
+def count(number: int, noun: str) -> str:
+    """Write a number with its noun: ``1 run``, ``2 runs``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def plain(text: str) -> str:
     """Return ``text`` with every control character spelt out."""
     return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)

@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from config import doctor, load
+from config import doctor, load, terminal
 from config.commands import AnswerError, CommandError, UnreachableError
 from config.doctor import Finding
 from config.errors import ConfigurationError
@@ -69,7 +69,9 @@ def _brokers(settings: MinterSettings) -> Iterator[Finding]:
         if os.path.lexists(settings.brokers):
             yield from doctor.from_configuration("brokers", error)
         return
-    yield Finding("ok" if brokers else "warning", "brokers", settings.brokers, f"{len(brokers)} brokers are known")
+    yield Finding(
+        "ok" if brokers else "warning", "brokers", settings.brokers, f"{terminal.count(len(brokers), 'broker')} known"
+    )
 
 
 def _grants(settings: MinterSettings, environ: Mapping[str, str]) -> Iterator[Finding]:
@@ -78,7 +80,7 @@ def _grants(settings: MinterSettings, environ: Mapping[str, str]) -> Iterator[Fi
     except ConfigurationError as error:
         yield from doctor.from_configuration("grants", error)
         return
-    yield Finding("ok", "grants", settings.grants, f"{len(grants.profiles)} profiles load")
+    yield Finding("ok", "grants", settings.grants, f"{terminal.count(len(grants.profiles), 'profile')} loaded")
 
 
 def _leases(settings: MinterSettings) -> Iterator[Finding]:

@@ -44,7 +44,7 @@ def check(
             _show(profile)
         _show_results(results)
     failed = sum(not result.passed for result in results)
-    terminal.say(f"{file} loads: {len(grants.profiles)} profiles, digest {grants.digest}")
+    terminal.say(f"{file} loads: {terminal.count(len(grants.profiles), 'profile')}, digest {grants.digest}")
     if cases is not None:
         terminal.say(f"{len(results) - failed} of {len(results)} cases hold")
     if failed:
@@ -75,7 +75,7 @@ def _as_json(grants: Grants, results: list[CaseResult]) -> dict[str, Any]:
 
 
 def _show(profile: Profile) -> None:
-    terminal.out(f"{profile.name}: {profile.base_url}, {len(profile.allow)} routes granted")
+    terminal.out(f"{profile.name}: {profile.base_url}, {terminal.count(len(profile.allow), 'route')} granted")
     found = covers(profile)
     for rule in profile.allow:
         terminal.out(f"  {rule.text}")

@@ -75,7 +75,7 @@ def show(
         )
     )
     terminal.table(
-        ("N", "METHOD", "ROUTE", "STATUS", "DELIVERED", "SENT", "BACK", "MS"),
+        ("N", "ROUTE", "STATUS", "DELIVERED", "SENT", "BACK", "MS"),
         (_cells(row) for row in trace.get("rows", [])),
     )
     if trace["denied_by"]:
@@ -112,13 +112,12 @@ def end(
         terminal.out_json(answer)
     else:
         terminal.table(("RUN", "CALLER", "LEASES"), ((one["run_id"], one["caller"], _leases(one)) for one in ended))
-    terminal.say(f"{len(ended)} runs ended")
+    terminal.say(f"{terminal.count(len(ended), 'run')} ended")
 
 
 def _cells(row: dict[str, Any]) -> tuple[Any, ...]:
     return tuple(
-        row[name]
-        for name in ("n", "method", "route", "status", "delivered", "bytes_sent", "bytes_back", "milliseconds")
+        row[name] for name in ("n", "route", "status", "delivered", "bytes_sent", "bytes_back", "milliseconds")
     )
 
 

@@ -86,7 +86,7 @@ def rebind(
     else:
         terminal.say(f"{alias} may go to {', '.join(answer['origins'])} and nowhere else")
         if ended := len(answer["leases"]):
-            terminal.say(f"{ended} live leases for other origins were ended")
+            terminal.say(f"{terminal.count(ended, 'live lease')} for other origins ended")
 
 
 def active(key: dict[str, Any]) -> str:

@@ -91,7 +91,7 @@ def revoke(
             terminal.out_json({"leases": found})
         else:
             _show(found)
-        terminal.say(f"{len(found)} leases would be revoked; nothing was done")
+        terminal.say(f"{terminal.count(len(found), 'lease')} would be revoked; nothing was done")
         return
     if lease is not None:
         answer = client.delete(f"/v1/leases/{commands.in_path(lease)}")
@@ -109,13 +109,13 @@ def revoke(
 
 
 def _say_how(ended: list[dict[str, Any]]) -> None:
-    terminal.say(f"{len(ended)} leases revoked")
+    terminal.say(f"{terminal.count(len(ended), 'lease')} revoked")
     if pending := sum(one["state"] == "revoking" for one in ended):
-        terminal.say(f"{pending} of them are still being revoked at the issuer; see: minter leases list")
+        terminal.say(f"{pending} still being revoked at the issuer; see: minter leases list")
     if valid := sum(one.get("how") == "key_still_valid" for one in ended):
-        terminal.say(
-            f"{valid} of them lent a static key, which stays valid upstream: rotate it with minter rotate ALIAS"
-        )
+        terminal.say(f"{valid} of a static key, which stays valid upstream; to end it: minter rotate ALIAS")
+    if signed := sum(one.get("how") == "expired_only" for one in ended):
+        terminal.say(f"{signed} that an API which does not ask the minter accepts until its end")
 
 
 def _find(client: AdminClient, **filters: str | None) -> list[dict[str, Any]]:

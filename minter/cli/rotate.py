@@ -56,13 +56,12 @@ def rotate(
     A rotation goes on by itself, also after a restart; give the command again to resume one that was interrupted.
     """
     step = _step(finish=finish, abort=abort, status=status)
+    overlap_s = None if overlap is None else tokenedit.overlap(overlap)
     client = AdminClient(options.settings(config))
     target = f"/v1/keys/{commands.in_path(alias)}/rotate"
     plan = client.post(target, {"step": "status"})
     if step != "status":
-        body: dict[str, Any] = {"step": step, "dry_run": dry_run, "force": force}
-        if overlap is not None:
-            body["overlap_s"] = tokenedit.overlap(overlap)
+        body = {"step": step, "dry_run": dry_run, "force": force, "overlap_s": overlap_s}
         value = _new_value(alias, plan) if step == "start" and not dry_run else None
         plan = client.post(target, body, secret=value)
     if wait if wait is not None else sys.stderr.isatty():
@@ -120,8 +119,8 @@ def _show(plan: Mapping[str, Any]) -> None:
 def _say(plan: Mapping[str, Any], step: str) -> None:
     affected = plan["affected"]
     if plan["dry_run"]:
-        touched = f"{affected['leases']} live leases of {len(affected['runs'])} runs were made with the key"
-        terminal.say(f"nothing was done; {touched}")
+        leases, runs = terminal.count(affected["leases"], "live lease"), terminal.count(len(affected["runs"]), "run")
+        terminal.say(f"nothing was done; {leases} of {runs} made with the key that would retire")
         return
     if step == "status":
         return

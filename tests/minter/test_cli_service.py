@@ -1,0 +1,321 @@
+"""Operator commands against both programs as they run."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.worlds.api import Api
+from tests.worlds.console import Console
+from tests.worlds.service import CANARY, Service
+
+
+@pytest.fixture(scope="module")
+def api():
+    with Api() as api:
+        api.on("GET", "/v1/items")
+        yield api
+
+
+def profiles(api):
+    shared = {"base_url": api.origin, "allowed_callers": ["support-agent"], "allow": ["GET /v1/items"]}
+    return {
+        "api": {**shared, "token": {"type": "static", "key": "api"}},
+        "signed": {**shared, "token": {"type": "jwt", "key": "signer", "audience": api.origin}},
+    }
+
+
+@pytest.fixture(scope="module")
+def service(tmp_path_factory, api):
+    service = Service(tmp_path_factory.mktemp("minter"))
+    service.prepare(profiles(api))
+    service.start()
+    try:
+        yield service
+        service.assert_canary_absent()
+    finally:
+        service.end()
+
+
+@pytest.fixture
+def console(service, api):
+    console = Console(service.root, {"MINTER_ALLOW_ROOT": "1", "BROKER_ALLOW_ROOT": "1"})
+    api.received.clear()
+    yield console
+    end_runs(service)
+
+
+def end_runs(service):
+    for run in service.caller("GET", "/v1/runs?state=live").json["runs"]:
+        service.caller("DELETE", f"/v1/runs/{run['run_id']}")
+
+
+def call(service, run, profile="api"):
+    return service.call(run, "GET", "/v1/items", profile=profile).status
+
+
+def lent(service, profile="api"):
+    """Open a run whose lease is live, and return it."""
+    run = service.open_run(profile)
+    assert call(service, run, profile) == 200
+    return run
+
+
+def live(console, *filters):
+    return console("minter", "leases", "list", *filters).rows
+
+
+def test_leases_are_listed_with_their_state_and_without_the_credential(service, console):
+    run = lent(service)
+    done = console("minter", "leases", "list")
+    assert done.status == 0
+    ((lease, broker, caller, run_id, profile, kind, state, _, how),) = done.rows
+    assert lease.startswith("lse_")
+    assert (broker, caller, run_id, profile, kind, state, how) == (
+        *("broker-1", "support-agent", run.run_id, "api", "static", "active", "-"),
+    )
+    (shown,) = console("minter", "leases", "list", "--json").json["leases"]
+    assert (shown["lease_id"], shown["key_alias"]) == (lease, "api")
+    assert CANARY not in done.out + json.dumps(shown)
+
+
+def test_filters_narrow_the_list_and_ended_leases_are_asked_for(service, console):
+    run, signed = lent(service), lent(service, "signed")
+    assert [row[3] for row in live(console, "--run", run.run_id)] == [run.run_id]
+    assert [row[3] for row in live(console, "--kind", "jwt")] == [signed.run_id]
+    assert [row[3] for row in live(console, "--key", "signer")] == [signed.run_id]
+    assert live(console, "--caller", "nobody") == []
+    console("broker", "runs", "end", run.run_id)
+    assert live(console, "--run", run.run_id) == []
+    assert [row[6] for row in live(console, "--run", run.run_id, "--all")] == ["revoked"]
+    assert run.run_id in [row[3] for row in live(console, "--state", "revoked")]
+
+
+def test_one_lease_is_revoked_by_its_id_and_how_is_said_honestly(service, console):
+    run, other = lent(service), lent(service)
+    lease = live(console, "--run", run.run_id)[0][0]
+    done = console("minter", "leases", "revoke", lease)
+    assert done.status == 0
+    assert done.rows == [[lease, "api", "static", "revoked", "key_still_valid"]]
+    assert "stays valid upstream; to end it: minter rotate ALIAS" in done.err
+    assert [row[3] for row in live(console)] == [other.run_id]
+
+
+def test_mass_revocation_goes_by_every_filter_and_says_what_it_did(service, console):
+    run, signed = lent(service), lent(service, "signed")
+    dry = console("minter", "leases", "revoke", "--since", "1h", "--dry-run")
+    assert dry.status == 0
+    assert {row[3] for row in dry.rows} == {run.run_id, signed.run_id}
+    assert len(live(console)) == 2
+    done = console("minter", "leases", "revoke", "--key", "signer", "--since", "1h", "--json")
+    assert [lease["how"] for lease in done.json["leases"]] == ["expired_only"]
+    assert [row[3] for row in live(console)] == [run.run_id]
+    assert console("minter", "leases", "revoke", "--all").status == 0
+    assert live(console) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [(), ("lse_x", "--all"), ("--all", "--kind", "jwt"), ("lse_x", "--run", "r"), ("--since", "yesterday")],
+)
+def test_what_is_to_be_revoked_must_be_said_in_one_way(service, console, arguments):
+    lent(service)
+    done = console("minter", "leases", "revoke", *arguments)
+    assert (done.status, done.out) == (2, "")
+    assert len(live(console)) == 1
+
+
+def test_a_lease_that_is_not_there_is_a_usage_error(console):
+    assert console("minter", "leases", "revoke", "lse_0000000000000000000000").status == 2
+
+
+def test_keys_are_listed_and_shown_by_name_and_fingerprint(service, console):
+    lent(service)
+    done = console("minter", "keys", "list")
+    assert [(row[0], row[1], row[3]) for row in done.rows] == [("api", "static", "v1"), ("signer", "signing", "v1")]
+    shown = console("minter", "keys", "show", "api")
+    assert "alias: api\n" in shown.out
+    assert "\n1\tactive\t" in shown.out
+    assert console("minter", "keys", "show", "api", "--json").json["alias"] == "api"
+    assert CANARY not in done.out + shown.out
+
+
+@pytest.mark.parametrize("command", [("show", "nope"), ("rebind", "nope", "--origin", "https://a.example")])
+def test_a_key_that_is_not_there_is_a_usage_error(console, command):
+    done = console("minter", "keys", *command)
+    assert (done.status, done.out) == (2, "")
+
+
+def test_the_custody_report_says_where_every_key_is_and_who_used_it(service, console, api):
+    lent(service)
+    done = console("minter", "custody")
+    assert done.status == 0
+    row = next(row for row in done.rows if row[0] == "api")
+    assert row[3].startswith("file:")
+    assert row[6] == api.origin
+    assert row[11:] == ["1", "support-agent: 1"]
+    report = console("minter", "custody", "--json").json["keys"]
+    assert next(key for key in report if key["alias"] == "api")["live_leases"] == 1
+
+
+def test_a_key_goes_elsewhere_only_after_rebind(service, console, api):
+    lent(service, "signed")
+    done = console("minter", "keys", "rebind", "signer", "--origin", "https://elsewhere.example")
+    assert done.status == 0
+    assert "https://elsewhere.example and nowhere else" in done.err
+    assert live(console, "--key", "signer") == []
+    run = service.open_run("signed")
+    assert call(service, run, "signed") == 503
+    console("minter", "keys", "rebind", "signer", "--origin", api.origin)
+    assert call(service, lent(service, "signed"), "signed") == 200
+
+
+@pytest.mark.parametrize("origin", ["https://a.example/path", "ftp://a.example", "a.example", ""])
+def test_what_is_no_origin_is_refused(service, console, origin):
+    before = console("minter", "keys", "list").out
+    done = console("minter", "keys", "rebind", "signer", "--origin", origin)
+    assert (done.status, done.out) == (2, "")
+    assert console("minter", "keys", "list").out == before
+
+
+def test_a_static_key_is_rotated_from_standard_input_and_the_old_one_kept_until_it_is_finished(service, console, api):
+    run = lent(service)
+    assert api.received[-1].header("authorization") == f"Bearer {CANARY}"
+    dry = console("minter", "rotate", "api", "--dry-run")
+    assert dry.status == 0
+    assert [row[0] for row in dry.rows] == ["prepare", "activate", "retire"]
+    assert "nothing was done; 1 live lease of 1 run" in dry.err
+    new = CANARY + "-second"
+    done = console("minter", "rotate", "api", stdin=new + "\n")
+    assert done.status == 0, done.err
+    assert "minter rotate api --finish" in done.err
+    assert new not in done.out + done.err
+    lent(service)
+    assert api.received[-1].header("authorization") == f"Bearer {new}"
+    assert console("minter", "rotate", "api", stdin="a third").status == 6
+    assert console("minter", "rotate", "api", "--status").rows[0][1] == "done"
+    assert console("minter", "rotate", "api", "--finish").status == 0
+    assert console("minter", "rotate", "api", "--status").out == "api: version 2 is in use, no rotation is running\n"
+    assert console("minter", "rotate", "api", "--finish").status == 6
+    assert run.run_id not in [row[3] for row in live(console)]
+    assert not (service.root / "secrets/api.key").exists()
+
+
+def test_no_new_value_is_a_usage_error_and_changes_nothing(service, console):
+    before = console("minter", "rotate", "api", "--status").out
+    for nothing in ("", "\n"):
+        done = console("minter", "rotate", "api", stdin=nothing)
+        assert (done.status, done.out) == (2, "")
+    assert console("minter", "rotate", "api", "--status").out == before
+
+
+def test_on_a_terminal_the_new_value_is_asked_for_and_not_echoed(service, console):
+    new = CANARY + "-typed"
+    status, shown = console.on_a_terminal("minter", "rotate", "api", typed=new + "\n")
+    assert status == 0, shown
+    assert "New value of api:" in shown
+    assert new not in shown
+    assert console("minter", "rotate", "api", "--finish").status == 0
+
+
+def test_a_signing_key_is_published_first_and_the_rotation_can_be_given_up(service, console):
+    done = console("minter", "rotate", "signer", "--json")
+    assert done.status == 0
+    assert (done.json["state"], done.json["next_step"]) == ("published", "activate")
+    again = console("minter", "rotate", "signer")
+    assert again.status == 6
+    assert "force does not wait" in again.err
+    assert console("minter", "rotate", "signer", "--abort").status == 0
+    assert console("minter", "rotate", "signer", "--status", "--json").json["state"] == "idle"
+    done = console("minter", "rotate", "signer", "--force")
+    assert done.status == 0
+    assert "is in use" in done.err
+    assert console("minter", "rotate", "signer", "--finish", "--force").status == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status"),
+    [
+        (("nope",), 2),
+        (("api", "--finish", "--abort"), 2),
+        (("api", "--overlap", "soon"), 2),
+        (("api", "--finish"), 6),
+        (("api", "--abort"), 6),
+        (("../leases",), 2),
+    ],
+)
+def test_a_rotation_that_cannot_be_is_refused(service, console, arguments, status):
+    done = console("minter", "rotate", *arguments, stdin="x")
+    assert (done.status, done.out) == (status, ""), done.err
+
+
+def test_the_audit_log_is_read_from_the_end_and_from_anywhere(service, console):
+    lent(service)
+    exported = [json.loads(line) for line in console("minter", "audit", "export").out.splitlines()]
+    assert [event["seq"] for event in exported] == list(range(1, len(exported) + 1))
+    rest = console("minter", "audit", "export", "--after", str(len(exported) - 2)).out.splitlines()
+    assert len(rest) == 2
+    for number in (1, 3, 10_000):
+        tail = console("minter", "audit", "tail", "-n", str(number), "--json").out.splitlines()
+        assert [json.loads(line)["seq"] for line in tail] == [event["seq"] for event in exported][-number:]
+    assert console("minter", "audit", "tail").rows[-1][0] == str(len(exported))
+    assert console("minter", "audit", "verify").status == 0
+
+
+def test_a_reload_that_does_not_load_ends_with_three_and_names_every_fault(service, console, api):
+    (service.root / "grants.json").write_text('{"profiles": {"x": {}}}')
+    done = console("minter", "reload")
+    assert (done.status, done.out) == (3, "")
+    assert "profiles.x.base_url: missing" in done.err
+    lent(service)
+    service.grant(profiles(api))
+    assert console("minter", "reload").status == 0
+
+
+def test_doctor_sees_the_running_minter_and_reads_the_versions_in_use(service, console):
+    done = console("minter", "doctor", "--json")
+    assert done.status == 0, [one for one in done.json["findings"] if one["level"] == "fault"]
+    checks = {(one["check"], one["where"]): one["level"] for one in done.json["findings"]}
+    assert checks["service", "audit"] == "ok"
+    assert all(level == "ok" for (check, _), level in checks.items() if check == "keys")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs to start as root, because it switches to a second user")
+def test_another_user_may_neither_read_nor_revoke(service, console):
+    lent(service)
+    code = (
+        "import os, sys\n"
+        "from minter.admin_client import AdminClient\n"
+        "from config.settings import MinterSettings\n"
+        "from config.commands import CommandError\n"
+        "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
+        f"client = AdminClient(MinterSettings(admin_listen=['unix:{service.root}/run/minter-admin.sock']))\n"
+        "try: client.delete('/v1/leases', all='true')\n"
+        "except CommandError as error: sys.exit(error.status)\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 5
+    assert len(live(console)) == 1
+
+
+def test_without_a_minter_the_answer_is_to_try_again(tmp_path):
+    console = Console(tmp_path)
+    (tmp_path / "minter.toml").write_text("")
+    for command in (("leases", "list"), ("keys", "list"), ("custody",), ("rotate", "api"), ("reload",)):
+        done = console("minter", *command, stdin="x")
+        assert (done.status, done.out) == (75, "")
+        assert "minter serve" in done.err
+
+
+def test_kinds_are_explained_without_a_minter_and_without_settings(tmp_path):
+    console = Console(tmp_path)
+    assert {row[0] for row in console("minter", "kinds", "list").rows} >= {"exec", "jwt", "static"}
+    shown = console("minter", "kinds", "show", "jwt")
+    assert shown.status == 0
+    assert '"token": {"type": "jwt"' in shown.out
+    assert console("minter", "kinds", "show", "jwt", "--json").json["local"] is True
+    assert console("minter", "kinds", "show", "telepathy").status == 2
