@@ -10,7 +10,7 @@ import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, Literal, get_args
 
 from config.clock import Clock
 from config.contract import LeaseRequest
@@ -29,6 +29,9 @@ _TRACE_ID: Final = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}", re.ASCII)
 _ENDED_RUNS: Final = 100_000
 _ENDED_S: Final = 600.0
 
+Objection = Literal["broker-changed", "grant-changed"]
+OBJECTIONS: Final[tuple[Objection, ...]] = get_args(Objection)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Asked:
@@ -44,7 +47,7 @@ class Asked:
     life_s: float
 
     @property
-    def limit_key(self) -> tuple[str, str]:
+    def cap(self) -> tuple[str, str]:
         """What the caps count by: broker and profile."""
         return (self.key[0], self.key[2])
 
@@ -73,7 +76,7 @@ class Policy:
     keys: Mapping[str, tuple[str, ...]]
     brokers: Mapping[str, Principal]
 
-    def objection(self, row: LeaseRow) -> str | None:
+    def objection(self, row: LeaseRow) -> Objection | None:
         """Return why a live lease may not go on under this policy, or None."""
         broker = self.brokers.get(row.broker)
         if broker is None or not broker.may_ask_for(row.profile):

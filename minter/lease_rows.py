@@ -224,9 +224,10 @@ FILTERS: Final[Mapping[str, str]] = {
 
 
 def search(connection: Connection, filters: Mapping[str, str | float], *, limit: int) -> list[LeaseRow]:
-    """Return the newest leases that fit all filters (:data:`FILTERS`)."""
+    """Return the leases that fit all filters (:data:`FILTERS`): those that are not over first, then the newest."""
     where = " AND ".join(FILTERS[name] for name in filters) or "1"
-    return _rows(connection, f"{where} ORDER BY created_at DESC", tuple(filters.values()), limit)
+    order = "ORDER BY state IN ('revoked', 'expired'), created_at DESC"
+    return _rows(connection, f"{where} {order}", tuple(filters.values()), limit)
 
 
 def counts(connection: Connection) -> dict[tuple[str, str], int]:

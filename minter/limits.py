@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Hashable
+from collections import Counter, OrderedDict
+from collections.abc import Hashable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from config.clock import Clock
@@ -57,11 +58,24 @@ class MintLimits:
     def __init__(self, settings: LeaseLimits, clock: Clock) -> None:
         self._max_live = settings.max_live
         self._rate = Rate(clock, per_s=settings.mint_rate, burst=settings.mint_burst)
+        self._begun: Counter[tuple[str, str]] = Counter()
 
-    def check(self, broker: str, profile: str, *, live: int) -> None:
-        """Refuse one more lease than the caps allow: ``too-many-leases``, ``mint-rate-exceeded``."""
-        if live >= self._max_live:
+    @contextmanager
+    def one_more(self, broker: str, profile: str, *, live: int) -> Iterator[None]:
+        """Let one more lease be made while the block runs.
+
+        Errors: ``too-many-leases``, ``mint-rate-exceeded``.
+        """
+        key = (broker, profile)
+        if live + self._begun[key] >= self._max_live:
             raise ProblemError("too-many-leases", retry_after=_FULL_RETRY_S, limit=self._max_live)
-        wait_s = self._rate.wait_s((broker, profile))
+        wait_s = self._rate.wait_s(key)
         if wait_s:
             raise ProblemError("mint-rate-exceeded", retry_after=wait_s)
+        self._begun[key] += 1
+        try:
+            yield
+        finally:
+            self._begun[key] -= 1
+            if not self._begun[key]:
+                del self._begun[key]

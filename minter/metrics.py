@@ -2,12 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from minter.lease_rows import LeaseRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What the gauges show."""
+
+    leases: Mapping[tuple[str, str], int]
+    denied: int
+    sweep_lag_s: float
+    audit_sequence: int
+    audit_owed: int
+    checks: Mapping[str, bool]
 
 
 class Metrics:
@@ -62,23 +75,12 @@ class Metrics:
     def text(self, state: Snapshot) -> bytes:
         """Return everything in Prometheus' text format, with the gauges as they are now."""
         self._leases.clear()
-        for (lease_state, kind), count in state.leases:
+        for (lease_state, kind), count in state.leases.items():
             self._leases.labels(lease_state, kind).set(count)
         self._denied.set(state.denied)
         self._lag.set(state.sweep_lag_s)
         self._sequence.set(state.audit_sequence)
         self._owed.set(state.audit_owed)
-        for name, ready in state.checks:
+        for name, ready in state.checks.items():
             self._up.labels(name).set(1 if ready else 0)
         return generate_latest(self._registry)
-
-
-class Snapshot(Protocol):
-    """What the gauges show."""
-
-    leases: Iterable[tuple[tuple[str, str], int]]
-    denied: int
-    sweep_lag_s: float
-    audit_sequence: int
-    audit_owed: int
-    checks: Iterable[tuple[str, bool]]

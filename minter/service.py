@@ -20,6 +20,7 @@ from minter.admission import Admission, Asked
 from minter.book import Book, Key, Live
 from minter.custody import Custody
 from minter.expiry import Expiry
+from minter.kinds import Minted
 from minter.lease_rows import LeaseRow
 from minter.limits import MintLimits
 from minter.metrics import Metrics
@@ -73,30 +74,13 @@ class LeaseService:
 
     async def _mint(self, asked: Asked, current: Live | None) -> Live:
         replaced = await self._make_room(asked, current)
-        self.limits.check(*asked.limit_key, live=self.book.count(*asked.limit_key) + self._others(asked))
-        row = minting.begun(asked, self.clock)
-        if not asked.kind.local:
-            await self._intend(row, replaced)
-        try:
-            minted = await minting.make(asked, row, self.clock)
-        except ProblemError as error:
-            self.metrics.mint_failed(row.kind)
-            await self.store.write(minting.failure(row, error, local=asked.kind.local))
-            raise
-        live = minting.done(row, minted)
-        if asked.kind.local:
-            write = minting.whole(live.row, replaced, minted, self.custody)
-        else:
-            write = minting.outcome(live.row, minted, self.custody)
-        try:
-            await self.store.write(write)
-        except ProblemError as error:
-            # Not recorded means not released. What was made, or committed, is ended at once.
-            if error.code == "audit-unavailable" or not asked.kind.local:
-                self.book.add(live)
-                await self.endings.close([live], "not-released")
-            raise
-        self.book.add(live)
+        with self.limits.one_more(*asked.cap, live=self.book.count(*asked.cap)):
+            row = minting.begun(asked, self.clock)
+            if not asked.kind.local:
+                await self._intend(row, replaced)
+            minted = await self._made(asked, row)
+            live = minting.done(row, minted)
+            await self._commit(live, minted, replaced, local=asked.kind.local)
         self.expiry.arm(live.row.expires_at)
         self.metrics.minted(row.kind)
         return live
@@ -107,12 +91,14 @@ class LeaseService:
         await self.landed(lambda key: key[:2] == (broker, run_id))
         return await self.endings.end(self.book.of_run(broker, run_id), "run-ended")
 
-    async def end_one(self, lease_id: str, reason: str, *, broker: str | None = None) -> list[RevokedLease]:
+    async def end_one(
+        self, lease_id: str, reason: str, *, broker: str | None = None, uid: int | None = None
+    ) -> list[RevokedLease]:
         """End one lease; with ``broker``, only one of its own: another's looks like none at all."""
         live = self.book.get(lease_id)
         if live is None or (broker is not None and live.row.broker != broker):
             raise ProblemError("lease-not-found")
-        return await self.endings.end([live], reason)
+        return await self.endings.end([live], reason, uid=uid)
 
     async def end(self, which: Callable[[Live], bool], reason: str, *, uid: int | None = None) -> list[RevokedLease]:
         """End the live leases that ``which`` picks, those included that are just being made."""
@@ -147,9 +133,28 @@ class LeaseService:
             await self.store.write(minting.withdrawn(row))
             raise
 
-    def _others(self, asked: Asked) -> int:
-        """Return how many mints are under way that count against the same cap."""
-        return sum(flight.asked.limit_key == asked.limit_key for flight in self._flights.values()) - 1
+    async def _made(self, asked: Asked, row: LeaseRow) -> Minted:
+        try:
+            return await minting.make(asked, row, self.clock)
+        except ProblemError as error:
+            self.metrics.mint_failed(row.kind)
+            await self.store.write(minting.failure(row, error, local=asked.kind.local))
+            raise
+
+    async def _commit(self, live: Live, minted: Minted, replaced: Live | None, *, local: bool) -> None:
+        if local:
+            write = minting.whole(live.row, replaced, minted, self.custody)
+        else:
+            write = minting.outcome(live.row, minted, self.custody)
+        try:
+            await self.store.write(write)
+        except ProblemError as error:
+            # Not recorded means not released. What was made, or committed, is ended at once.
+            if error.code == "audit-unavailable" or not local:
+                self.book.add(live)
+                await self.endings.close([live], "not-released")
+            raise
+        self.book.add(live)
 
     def _take_off(self, asked: Asked, current: Live | None) -> asyncio.Task[Live]:
         """Mint in a task of its own: one for all who ask for it, and none of them takes it along when it gives up."""
@@ -168,3 +173,11 @@ class LeaseService:
         tasks = [flight.task for key, flight in self._flights.items() if which(key)]
         if tasks:
             await asyncio.wait(tasks)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait for all of them, not for ever: what is given up shows as a suspect after the next start."""
+        tasks = [flight.task for flight in self._flights.values()]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=timeout_s)
+            for task in late:
+                task.cancel()

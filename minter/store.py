@@ -91,11 +91,10 @@ class _Job:
 class Store:
     """The state, open: locked (:func:`lock_state`), migrated (:func:`migrate`) and with its writer running."""
 
-    def __init__(self, path: Path, *, audit: Audit, clock: Clock, lock: int) -> None:
+    def __init__(self, path: Path, *, audit: Audit, clock: Clock) -> None:
         self.path = path
         self._audit = audit
         self._clock = clock
-        self._lock = lock
         self._engine = engine_for(path)
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._owed: list[Event] = []
@@ -125,6 +124,11 @@ class Store:
         return await self.write(lambda connection: (query(connection), ()))
 
     @property
+    def owed(self) -> int:
+        """How many events the audit log has not taken yet."""
+        return len(self._owed)
+
+    @property
     def highest_wall(self) -> float:
         """The highest wall time that this state has seen, in seconds since the epoch."""
         return self._highest_wall
@@ -135,7 +139,6 @@ class Store:
         self._queue.put(None)
         await asyncio.to_thread(self._thread.join)
         self._engine.dispose()
-        os.close(self._lock)
 
     # --- the writer thread ---
 

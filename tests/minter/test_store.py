@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sqlite3
 import subprocess
 import sys
@@ -13,7 +14,7 @@ from minter.audit_events import Event
 from minter.store import SCHEMA, Store, engine_for, lock_state, migrate, state_path
 from minter.tables import metadata
 
-PINNED = Event("key.pinned", {"alias": "a", "origin": "https://api.example.com"})
+PINNED = Event("key.pinned", {"alias": "a", "origins": ["https://api.example.com"]})
 
 
 class Tape:
@@ -39,11 +40,20 @@ def tape():
     return Tape()
 
 
+def opened(folder, tape, clock):
+    path = state_path(f"sqlite:{folder / 'minter.db'}")
+    lock = lock_state(path)
+    migrate(path)
+    store = Store(path, audit=tape, clock=clock)
+    return store, lock
+
+
 @pytest.fixture
 async def store(tmp_path, tape, clock):
-    store = open_store(f"sqlite:{tmp_path / 'state' / 'minter.db'}", audit=tape, clock=clock)
+    store, lock = opened(tmp_path / "state", tape, clock)
     yield store
     await store.close()
+    os.close(lock)
 
 
 def put(name, value="1", *events):
@@ -100,7 +110,7 @@ async def test_when_the_log_cannot_be_written_the_rows_stand_and_the_asker_is_re
 
 
 async def test_events_that_could_not_be_written_come_before_later_ones(store, tape):
-    other = Event("key.pinned", {"alias": "b", "origin": "https://api.example.com"})
+    other = Event("key.pinned", {"alias": "b", "origins": ["https://api.example.com"]})
     tape.broken = True
     with pytest.raises(ProblemError):
         await store.write(put("t1", "1", PINNED))
@@ -119,8 +129,6 @@ async def test_a_second_minter_cannot_open_the_same_state_and_is_told_who_has_it
     )
     done = subprocess.run([sys.executable, "-c", program, str(store.path)], capture_output=True, text=True, check=False)
     assert done.returncode == 3
-    import os
-
     assert f"in use by process {os.getpid()}" in done.stdout
 
 
@@ -129,7 +137,7 @@ async def test_a_state_whose_directory_others_may_write_is_refused(tmp_path, tap
     folder.mkdir()
     folder.chmod(0o777)
     with pytest.raises(ConfigurationError, match="written by others"):
-        open_store(f"sqlite:{folder / 'minter.db'}", audit=tape, clock=clock)
+        opened(folder, tape, clock)
 
 
 async def test_the_state_file_is_readable_by_its_owner_only(store):
@@ -138,24 +146,26 @@ async def test_the_state_file_is_readable_by_its_owner_only(store):
 
 
 async def test_the_highest_wall_time_survives_a_restart_with_the_clock_set_back(tmp_path, tape, clock):
-    state = f"sqlite:{tmp_path / 'state' / 'minter.db'}"
-    first = open_store(state, audit=tape, clock=clock)
+    first, lock = opened(tmp_path / "state", tape, clock)
     high = clock.now() + 3600
     clock.advance(3600)
     await first.write(put("t1"))
     await first.close()
+    os.close(lock)
     clock.wall -= 86400
-    second = open_store(state, audit=tape, clock=clock)
+    second, lock = opened(tmp_path / "state", tape, clock)
     await second.read(names)
     assert second.highest_wall == high
     await second.close()
+    os.close(lock)
 
 
 async def test_nothing_is_taken_on_after_closing(tmp_path, tape, clock):
-    store = open_store(f"sqlite:{tmp_path / 'state' / 'minter.db'}", audit=tape, clock=clock)
+    store, lock = opened(tmp_path / "state", tape, clock)
     written = asyncio.create_task(store.write(put("t1")))
     await asyncio.sleep(0)
     await store.close()
+    os.close(lock)
     assert await written == "t1"
     with pytest.raises(ProblemError) as refused:
         await store.write(put("t2"))

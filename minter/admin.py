@@ -1,0 +1,224 @@
+"""What operators and auditors may ask, on ``admin_listen``: known by the user that their process runs as.
+
+Every call stands in :meth:`AdminApi.calls` with who may make it; one without an entry does not exist. Answers hold
+names, ids, instants and fingerprints: metadata only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from config.asgi import exception_handlers, json_response
+from config.clock import parse_rfc3339, rfc3339
+from config.problems import ProblemError
+from minter import kinds, lease_rows
+from minter.admin_keys import KeyCalls
+from minter.audit import read_after
+from minter.audit_events import Event, Value
+from minter.book import Live
+from minter.denials import Operators
+from minter.lease_rows import LeaseRow
+from minter.readiness import Readiness
+from minter.reload import Reloader
+from minter.service import LeaseService
+from minter.store import Store
+
+Who = Literal["operator", "reader"]
+Call = Callable[[Request, int], Awaitable[Response]]
+
+#: No answer lists more leases, or more lines of the audit log.
+MAX_LEASES: Final = 10_000
+MAX_EVENTS: Final = 1_000
+
+_FILTERS: Final = ("run", "profile", "kind", "caller", "key", "broker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdminApi:
+    """The operators' and auditors' API."""
+
+    operators: Operators
+    service: LeaseService
+    store: Store
+    keys: KeyCalls
+    reloader: Reloader
+    readiness: Readiness
+    metrics: Callable[[], Awaitable[bytes]]
+    audit: Path
+    third_party_kinds: tuple[str, ...] = ()
+
+    def calls(self) -> Mapping[tuple[str, str], tuple[Who, Call]]:
+        """Return every call with who may make it."""
+        return {
+            ("GET", "/v1/leases"): ("reader", self.list_leases),
+            ("DELETE", "/v1/leases"): ("operator", self.end_leases),
+            ("DELETE", "/v1/leases/{lease_id}"): ("operator", self.end_lease),
+            ("GET", "/v1/audit"): ("reader", self.read_audit),
+            ("GET", "/v1/kinds"): ("reader", self.list_kinds),
+            ("POST", "/v1/keys/{alias}/rebind"): ("operator", self.keys.rebind),
+            ("POST", "/v1/reload"): ("operator", self.reload),
+            ("GET", "/readyz"): ("reader", self.ready),
+            ("GET", "/metrics"): ("reader", self.show_metrics),
+        }
+
+    def app(self) -> Starlette:
+        """Return the application."""
+        paths: dict[str, dict[str, tuple[Who, Call]]] = {}
+        for (method, path), entry in self.calls().items():
+            paths.setdefault(path, {})[method] = entry
+        routes = [Route(path, self._endpoint(path, methods), methods=list(methods)) for path, methods in paths.items()]
+        routes.append(Route("/livez", _live, methods=["GET"]))
+        app = Starlette(routes=routes, exception_handlers=exception_handlers("minter"))
+        app.router.redirect_slashes = False
+        return app
+
+    def _endpoint(self, path: str, methods: Mapping[str, tuple[Who, Call]]) -> Callable[[Request], Awaitable[Response]]:
+        async def endpoint(request: Request) -> Response:
+            method = "GET" if request.method == "HEAD" else request.method
+            who, call = methods[method]
+            may = self.operators.operator if who == "operator" else self.operators.reader
+            return await call(request, may(request.scope, operation=f"{method} {path}"))
+
+        return endpoint
+
+    async def list_leases(self, request: Request, _uid: int) -> Response:
+        """List leases, those that are not over first, then the newest."""
+        filters = _filters(request, {*_FILTERS, "state", "since"})
+        rows = await self.store.read(lambda found: lease_rows.search(found, filters, limit=MAX_LEASES + 1))
+        return json_response(
+            {"leases": [_shown(row) for row in rows[:MAX_LEASES]], "truncated": len(rows) > MAX_LEASES}
+        )
+
+    async def end_leases(self, request: Request, uid: int) -> Response:
+        """End the live leases that fit every filter. None at all is refused: ``all=true`` must be meant."""
+        filters = _filters(request, {*_FILTERS, "since", "all"})
+        everything = filters.pop("all", None) == "true"
+        if bool(filters) == everything:
+            raise ProblemError("filter-required", "give filters, or all=true alone")
+        ended = await self.service.end(lambda live: _fits(live, filters), "operator", uid=uid)
+        fields: dict[str, Value] = {"uid": uid, "count": len(ended), "reason": ",".join(sorted(filters)) or "all"}
+        await self.store.write(lambda _connection: (None, [Event("leases.mass-revoked", fields)]))
+        return json_response({"leases": ended, "pending": sum(one.state == "revoking" for one in ended)})
+
+    async def end_lease(self, request: Request, uid: int) -> Response:
+        """End one live lease."""
+        _filters(request, set())
+        ended = await self.service.end_one(request.path_params["lease_id"], "operator", uid=uid)
+        return json_response({"leases": ended, "pending": sum(one.state == "revoking" for one in ended)})
+
+    async def read_audit(self, request: Request, _uid: int) -> Response:
+        """Return lines of the audit log behind a sequence number."""
+        given = _filters(request, {"after", "limit"})
+        after, limit = _number(given.get("after", "0")), _number(given.get("limit", str(MAX_EVENTS)))
+        events = await asyncio.to_thread(read_after, self.audit, after, min(limit, MAX_EVENTS))
+        return json_response({"events": events})
+
+    async def list_kinds(self, request: Request, _uid: int) -> Response:
+        """Describe the token kinds."""
+        _filters(request, set())
+        third = self.third_party_kinds
+        return json_response({"kinds": [kinds.describe(name, third) for name in kinds.names(third)]})
+
+    async def reload(self, request: Request, uid: int) -> Response:
+        """Read grants, brokers and secrets again."""
+        _filters(request, set())
+        faults = await self.reloader.reload(uid=uid)
+        if faults:
+            raise ProblemError(
+                "reload-refused", "; ".join(str(fault) for fault in faults), faults=[str(fault) for fault in faults]
+            )
+        return json_response({"reloaded": True})
+
+    async def ready(self, request: Request, _uid: int) -> Response:
+        """Say whether the minter is ready; with ``?verbose`` each check by name."""
+        verbose = "verbose" in _filters(request, {"verbose"})
+        report = self.readiness.report()
+        failed = {name: reason for name, reason in report.items() if reason}
+        if failed:
+            raise ProblemError("not-ready", "; ".join(f"{name}: {reason}" for name, reason in failed.items()))
+        return json_response(dict.fromkeys(report, True) if verbose else {"ready": True})
+
+    async def show_metrics(self, request: Request, _uid: int) -> Response:
+        """Return the metrics in Prometheus's text format."""
+        _filters(request, set())
+        return Response(await self.metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _filters(request: Request, allowed: set[str]) -> dict[str, Any]:
+    """Return the query parameters. A misspelt or doubled one is refused: it must not widen what is meant."""
+    names = [name for name, _ in request.query_params.multi_items()]
+    if len(set(names)) != len(names) or not set(names) <= allowed:
+        raise ProblemError(
+            "parameter-unknown", f"query parameters of this call, each at most once: {', '.join(sorted(allowed))}"
+        )
+    given: dict[str, Any] = dict(request.query_params)
+    if "since" in given:
+        try:
+            given["since"] = parse_rfc3339(given["since"])
+        except ValueError:
+            raise ProblemError("parameter-unknown", "since is an RFC 3339 instant with zone") from None
+    if given.get("state", "active") not in lease_rows.STATES:
+        raise ProblemError("parameter-unknown", f"state is one of {', '.join(lease_rows.STATES)}")
+    return given
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 15:  # noqa: PLR2004 - more lines than any log has
+        raise ProblemError("parameter-unknown", "expected a whole number")
+    return int(text)
+
+
+def _fits(live: Live, filters: Mapping[str, Any]) -> bool:
+    row = live.row
+    return all(
+        row.created_at >= wanted
+        if name == "since"
+        else f'"{wanted}@' in row.key_versions
+        if name == "key"
+        else getattr(row, "run_id" if name == "run" else name) == wanted
+        for name, wanted in filters.items()
+    )
+
+
+def _shown(row: LeaseRow) -> dict[str, Any]:
+    shown: dict[str, Any] = {
+        "lease_id": row.id,
+        "broker": row.broker,
+        "run_id": row.run_id,
+        "caller": row.caller,
+        "profile": row.profile,
+        "origin": row.origin,
+        "kind": row.kind,
+        "state": row.state,
+        "how": row.how,
+        "reason": row.end_reason,
+        "fingerprint": row.fingerprint,
+        "params_digest": row.params_digest,
+        "grant_digest": row.grant_digest,
+        "key_alias": row.key_alias,
+        "key_version": row.key_version,
+        "attempts": row.attempts,
+        "trace_id": row.trace_id,
+    }
+    instants = {
+        "created_at": row.created_at,
+        "expires_at": row.expires_at,
+        "run_ends_at": row.run_ends_at,
+        "next_attempt_at": row.next_attempt_at,
+        "ended_at": row.ended_at,
+    }
+    return shown | {name: None if value is None else rfc3339(value) for name, value in instants.items()}
+
+
+async def _live(_request: Request) -> Response:
+    return json_response({"live": True})

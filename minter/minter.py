@@ -1,0 +1,210 @@
+"""Everything that a running minter consists of, put together in one place."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+from collections.abc import MutableMapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from config.clock import Clock
+from config.problems import ProblemError
+from config.settings import MinterSettings
+from minter import lease_rows, reload
+from minter.admin import AdminApi
+from minter.admin_keys import KeyCalls
+from minter.admission import Admission
+from minter.app import BrokerApi
+from minter.audit import AuditLog
+from minter.audit_events import Event
+from minter.book import Book
+from minter.brokers import Brokers
+from minter.custody import Custody
+from minter.denials import Denials, Operators, Recorder
+from minter.expiry import Expiry
+from minter.lease_endpoint import LeaseEndpoint
+from minter.limits import MintLimits
+from minter.metrics import Metrics, Snapshot
+from minter.public import PublicApi
+from minter.readiness import Readiness
+from minter.recovery import recover
+from minter.reload import KindsOf, Reloader
+from minter.revocation import Endings
+from minter.service import LeaseService
+from minter.sources import Context, Sources
+from minter.store import Store, identity, lock_state, migrate, state_path
+from minter.watch import WatchHub
+
+#: How long a lease that is over stays in the table; its story stays in the audit log.
+KEEP_S: Final = 7 * 86400.0
+_FORGET_AT_ONCE: Final = 2000
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a start has read."""
+
+    custody: Custody
+    read: reload.Read
+
+
+class Minter:
+    """A minter that has started: it lends, ends and sweeps. ``config.server`` listens for it."""
+
+    def __init__(self, settings: MinterSettings, *, clock: Clock, store: Store, audit: AuditLog, found: Found) -> None:
+        self.settings = settings
+        self.clock = clock
+        self.store = store
+        self.audit = audit
+        self.custody = found.custody
+        self.book = Book()
+        self.hub = WatchHub()
+        self.metrics = Metrics()
+        self.recorder = Recorder(store)
+        self.denials = Denials(self.recorder, clock)
+        self.brokers = Brokers(found.read.brokers, clock=clock, denials=self.denials)
+        self.kinds_of = KindsOf(self.custody)
+        self.kinds_of.take(found.read.policy)
+        self.admission = Admission(found.read.policy, custody=self.custody, clock=clock)
+        self.endings = Endings(
+            store=store, book=self.book, hub=self.hub, kind_of=self.kinds_of, clock=clock, metrics=self.metrics
+        )
+        self.expiry = Expiry(self._sweep, clock=clock)
+        self.service = LeaseService(
+            admission=self.admission,
+            custody=self.custody,
+            limits=MintLimits(settings.lease_limits, clock),
+            endings=self.endings,
+            expiry=self.expiry,
+            book=self.book,
+            store=store,
+            clock=clock,
+            metrics=self.metrics,
+            margin_s=float(settings.safety_margin),
+        )
+        self.reloader = Reloader(
+            settings=settings,
+            custody=self.custody,
+            store=store,
+            admission=self.admission,
+            brokers=self.brokers,
+            service=self.service,
+            kinds_of=self.kinds_of,
+        )
+        self._undo = AsyncExitStack()
+        self.readiness = Readiness()
+        self.readiness.add("state", lambda: "it cannot be written" if store.failing == "state" else "")
+        self.readiness.add("audit", lambda: "it cannot be written" if store.failing == "audit" else "")
+        self.readiness.add("expiry", lambda: "" if self.expiry.healthy() else "no sweep has ended for too long")
+
+        self.broker_api = BrokerApi(
+            lease_endpoint=LeaseEndpoint(
+                service=self.service, brokers=self.brokers, record=self.recorder, clock=clock, metrics=self.metrics
+            ),
+            service=self.service,
+            brokers=self.brokers,
+            hub=self.hub,
+            readiness=self.readiness,
+        )
+        own = os.geteuid()
+        operators = {0, own} if settings.operator_uids is None else settings.operator_uids
+        self.admin_app = AdminApi(
+            operators=Operators(operators=operators, auditors=settings.auditor_uids, denials=self.denials),
+            service=self.service,
+            store=store,
+            keys=KeyCalls(custody=self.custody, store=store, service=self.service),
+            reloader=self.reloader,
+            readiness=self.readiness,
+            metrics=self.exposition,
+            audit=Path(settings.audit),
+            third_party_kinds=tuple(settings.kinds),
+        ).app()
+        self.public_app = PublicApi(
+            custody=self.custody,
+            book=self.book,
+            brokers=self.brokers,
+            clock=clock,
+            highest_wall=lambda: store.highest_wall,
+            verifier_cache_s=float(settings.verifier_cache),
+        ).app()
+
+    @classmethod
+    async def start(cls, settings: MinterSettings, *, clock: Clock, environ: MutableMapping[str, str]) -> Minter:
+        """Open the state and the log, read grants and secrets, take up what is live, begin to sweep.
+
+        Errors: ``ConfigurationError`` with every fault; nothing is left open then.
+        """
+        async with AsyncExitStack() as undo:
+            path = state_path(settings.state)
+            lock = lock_state(path)
+            undo.callback(os.close, lock)
+            migrate(path)
+            installation, known = identity(path)
+            audit = AuditLog(Path(settings.audit), installation=installation, known=known, now=clock.now())
+            undo.callback(audit.close)
+            store = Store(path, audit=audit, clock=clock)
+            undo.push_async_callback(store.close)
+            sources = Sources(
+                Context(
+                    environ=environ,
+                    base=Path(settings.grants).parent,
+                    keyring_timeout_s=float(settings.keyring_timeout),
+                ),
+                third_party=settings.sources,
+            )
+            custody = Custody(settings, sources=sources, clock=clock)
+            read = await reload.read(settings, custody, store)
+            await custody.adopt(store, read.staged)
+            minter = cls(settings, clock=clock, store=store, audit=audit, found=Found(custody, read))
+            recovered = await recover(store, minter.book, now=clock.now())
+            _log.info("recovered", **dataclasses.asdict(recovered))
+            await minter.reloader.end_what_may_not_go_on()
+            await minter.expiry.tick()
+            minter.expiry.start()
+            minter._undo = undo.pop_all()
+            return minter
+
+    async def stop(self, *, drain_s: float) -> None:
+        """End in order: what is being made and revoked finishes, what is counted is written."""
+        self.hub.close()
+        await self.service.drain(drain_s)
+        await self.expiry.stop()
+        left = await self.endings.drain(drain_s)
+        await self.recorder.drain()
+        await self.tell(Event("service.stopped", {"reason": "asked", "count": left}))
+        await self._undo.aclose()
+
+    async def tell(self, event: Event) -> None:
+        """Write an event to the audit log; what cannot be written shows in readiness."""
+        with contextlib.suppress(ProblemError):
+            await self.store.write(lambda _connection: (None, [event]))
+
+    async def exposition(self) -> bytes:
+        """Return the metrics in Prometheus's text format."""
+        counts = await self.store.read(lease_rows.counts)
+        counts |= {("active", kind): count for kind, count in self.book.by_kind().items()}
+        return self.metrics.text(
+            Snapshot(
+                leases=counts,
+                denied=self.denials.total,
+                sweep_lag_s=self.expiry.lag_s(),
+                audit_sequence=self.audit.head()[0],
+                audit_owed=self.store.owed,
+                checks={name: not reason for name, reason in self.readiness.report().items()},
+            )
+        )
+
+    async def _sweep(self) -> float | None:
+        next_at = await self.endings.sweep()
+        await self.store.write(self.custody.flush)
+        before = self.clock.now() - KEEP_S
+        await self.store.write(lambda found: (lease_rows.forget(found, before=before, limit=_FORGET_AT_ONCE), ()))
+        return next_at

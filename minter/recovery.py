@@ -1,0 +1,76 @@
+"""What a start makes of the lease table: live leases without their values, suspects, and rows that are damaged.
+
+Nothing here can stop a start: a row that cannot be read is set aside, where it is seen and counted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+
+from minter import lease_rows
+from minter.audit_events import Event
+from minter.book import Book, Live
+from minter.lease_rows import LeaseRow
+from minter.revocation import facts
+from minter.store import Connection, Store
+
+_PAGE: Final = 2000
+
+_log = structlog.get_logger()
+
+
+@dataclass(slots=True)
+class Recovered:
+    """How many leases were found: live, made suspects, and set aside."""
+
+    live: int = 0
+    suspects: int = 0
+    damaged: int = 0
+
+
+async def recover(store: Store, book: Book, *, now: float) -> Recovered:
+    """Fill the book from the table; what was being made when the minter stopped becomes ``orphan_suspect``."""
+    found = Recovered()
+    after = ""
+    while True:
+        rows, last = await store.write(lambda connection, after=after: _page(connection, after, now, found))  # type: ignore[misc]
+        for row in rows:
+            book.add(Live(row, None))
+        if last is None:
+            return found
+        after = last
+
+
+def _page(
+    connection: Connection, after: str, now: float, found: Recovered
+) -> tuple[tuple[list[LeaseRow], str | None], list[Event]]:
+    live: list[LeaseRow] = []
+    suspects: list[LeaseRow] = []
+    raws = lease_rows.unsettled(connection, after=after, limit=_PAGE)
+    for raw in raws:
+        try:
+            row = lease_rows.parse(raw)
+        except (ValueError, TypeError):
+            found.damaged += 1
+            _log.error("lease-row-damaged")
+            lease_rows.quarantine(connection, raw[0], now=now)
+            continue
+        if row.state == "intent":
+            suspects.append(dataclasses.replace(row, state="orphan_suspect", end_reason="restart"))
+        else:
+            live.append(row)
+    lease_rows.update(connection, suspects)
+    found.live += len(live)
+    found.suspects += len(suspects)
+    events = [Event("lease.orphaned", {**facts(row), "reason": "restart"}) for row in suspects]
+    return (live, _last_id(raws)), events
+
+
+def _last_id(raws: list[tuple[Any, ...]]) -> str | None:
+    """Return where the next page begins; None after the last one."""
+    ids = [raw[0] for raw in raws if isinstance(raw[0], str)]
+    return ids[-1] if len(raws) == _PAGE and ids else None

@@ -1,0 +1,182 @@
+"""Reading grants, brokers and secrets: at start, and again while leases are live. All or nothing.
+
+Everything is read and checked before anything changes; with one fault the old state goes on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import structlog
+
+from config.errors import ConfigurationError, Fault
+from config.load import load_grants, read_token_file
+from config.problems import ProblemError
+from config.profiles import Grants
+from config.settings import MinterSettings
+from config.tokenfiles import TokenFile
+from minter import kinds
+from minter.admission import OBJECTIONS, Admission, Policy
+from minter.audit_events import Event, Value
+from minter.brokers import Brokers
+from minter.custody import Custody
+from minter.key_loading import Staged
+from minter.kinds import Kind
+from minter.lease_rows import LeaseRow
+from minter.service import LeaseService
+from minter.store import Store
+
+#: Kinds of token objects that no grant names any more, kept to end what was made with them.
+_REMEMBERED: Final = 1000
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """What was read, to be put in force as a whole."""
+
+    policy: Policy
+    brokers: TokenFile
+    staged: Staged
+
+
+async def read(settings: MinterSettings, custody: Custody, store: Store) -> Read:
+    """Read and check everything, change nothing.
+
+    Errors: ``ConfigurationError`` with every fault.
+    """
+    faults: list[Fault] = []
+    grants: Grants | None = None
+    brokers: TokenFile | None = None
+    try:
+        grants = await asyncio.to_thread(load_grants, Path(settings.grants), check_token=kinds.checker(custody))
+    except ConfigurationError as error:
+        faults += error.faults
+    try:
+        brokers = read_token_file(Path(settings.brokers))
+    except ConfigurationError as error:
+        faults += error.faults
+    staged: Staged | None = None
+    if grants is not None:
+        try:
+            staged = await custody.stage(store, grants)
+        except ConfigurationError as error:
+            faults += error.faults
+    if faults or grants is None or brokers is None or staged is None:
+        raise ConfigurationError(faults)
+    return Read(_policy(grants, brokers, custody), brokers, staged)
+
+
+def _policy(grants: Grants, brokers: TokenFile, custody: Custody) -> Policy:
+    made: dict[str, Kind] = {}
+    tokens: dict[str, str] = {}
+    keys: dict[str, tuple[str, ...]] = {}
+    for name, profile in grants.profiles.items():
+        if profile.token is not None:
+            made[name] = kinds.build(profile.token, custody, f"profiles.{name}.token")
+            tokens[name] = msgspec.json.encode(profile.token, order="sorted").decode()
+            keys[name] = tuple(profile.key_aliases())
+    return Policy(
+        grants=grants,
+        kinds=made,
+        tokens=tokens,
+        keys=keys,
+        brokers={principal.id: principal for principal in brokers.brokers},
+    )
+
+
+class KindsOf:
+    """Finds the kind that made a lease's credential, though its profile may be gone or changed."""
+
+    def __init__(self, custody: Custody) -> None:
+        self._custody = custody
+        self._known: dict[str, Kind | None] = {}
+
+    def take(self, policy: Policy) -> None:
+        """Go by these first."""
+        self._known |= {token: policy.kinds[name] for name, token in policy.tokens.items()}
+
+    def __call__(self, row: LeaseRow) -> Kind | None:
+        """Return the kind, or None when it cannot be had any more."""
+        if row.token not in self._known:
+            if len(self._known) > _REMEMBERED:
+                self._known.clear()
+            try:
+                self._known[row.token] = kinds.build(msgspec.json.decode(row.token), self._custody, "lease")
+            except (ConfigurationError, msgspec.DecodeError):
+                self._known[row.token] = None
+        return self._known[row.token]
+
+
+class Reloader:
+    """What SIGHUP and ``minter reload`` do."""
+
+    def __init__(
+        self,
+        *,
+        settings: MinterSettings,
+        custody: Custody,
+        store: Store,
+        admission: Admission,
+        brokers: Brokers,
+        service: LeaseService,
+        kinds_of: KindsOf,
+    ) -> None:
+        self._settings = settings
+        self._custody = custody
+        self._store = store
+        self._admission = admission
+        self._brokers = brokers
+        self._service = service
+        self._kinds_of = kinds_of
+        self._alone = asyncio.Lock()
+
+    async def reload(self, *, uid: int | None = None) -> Sequence[Fault]:
+        """Read everything again and go by it; return the faults, with which nothing has changed.
+
+        Leases of a profile, caller or broker that may no longer have them are ended before this returns.
+        """
+        async with self._alone:
+            by: dict[str, Value] = {} if uid is None else {"uid": uid}
+            try:
+                found = await read(self._settings, self._custody, self._store)
+                await self._custody.adopt(self._store, found.staged)
+            except ConfigurationError as error:
+                _log.error("reload-refused", faults=[str(fault) for fault in error.faults])
+                await self._tell(Event("reload.refused", {"faults": len(error.faults), **by}))
+                return error.faults
+            self._kinds_of.take(found.policy)
+            self._brokers.swap(found.brokers)
+            self._admission.policy = found.policy
+            await self._tell(Event("service.reloaded", {**summary(found.policy, self._custody), **by}))
+            await self.end_what_may_not_go_on()
+            _log.info("reloaded", grants=found.policy.grants.digest, profiles=len(found.policy.grants.profiles))
+            return ()
+
+    async def end_what_may_not_go_on(self) -> None:
+        """End the live leases that the policy in force has something against."""
+        policy = self._admission.policy
+        for reason in OBJECTIONS:
+            await self._service.end(lambda live, reason=reason: policy.objection(live.row) == reason, reason)  # type: ignore[misc]
+
+    async def _tell(self, event: Event) -> None:
+        try:
+            await self._store.write(lambda _connection: (None, [event]))
+        except ProblemError as error:
+            _log.error("reload-not-audited", code=error.code)
+
+
+def summary(policy: Policy, custody: Custody) -> dict[str, Value]:
+    """Return what is in force, for the audit log."""
+    return {
+        "profiles": len(policy.grants.profiles),
+        "keys": len(custody.aliases()),
+        "brokers": len(policy.brokers),
+        "grants_digest": policy.grants.digest,
+    }
