@@ -9,7 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal as Either
 
-from config.match import DeniedError, Documented, Matcher, Outranking, document, documents, folded, same_method
+from config.catalog import Documented, Outranking, document, documents, folded, same_method
+from config.match import DeniedError, Matcher
 from config.problems import ProblemError
 from config.profiles import Profile, RouteRule
 from config.routes import Glob, Literal, Param, Segment, rank

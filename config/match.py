@@ -15,17 +15,17 @@ is only held against those.
 
 from __future__ import annotations
 
-import unicodedata
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from config.catalog import Documented, Outranking, document, documents, folded, same_method
 from config.problems import ProblemError
 from config.profiles import Profile, RouteRule
 from config.query import check_query
-from config.routes import METHODS, STAR, Glob, Literal, Segment, Star, as_documented, rank
-from config.target import ENCODED_PATH, Target, decode, decoded_parts, split_target, wildcard_pattern, without_escapes
-from config.trie import Check, Checks, Trie, glob_fits
+from config.routes import METHODS, Glob, Literal, Star, rank
+from config.target import ENCODED_PATH, Target, decoded_parts, split_target, wildcard_pattern, without_escapes
+from config.trie import Check, Checks, Trie
 
 _NO_PARAMS: Final[Mapping[str, str]] = {}
 _NEAREST: Final = 3
@@ -51,17 +51,6 @@ class DeniedError(ProblemError):
         """Take what ``ProblemError`` takes, and the template."""
         super().__init__(code, detail, **members)
         self.denied_template = denied_template
-
-
-@dataclass(frozen=True, slots=True)
-class Documented:
-    """A catalog route as matching sees it: in lower case, without a trailing slash, its names as wildcards."""
-
-    text: str
-    shape: str
-    method: str
-    segments: tuple[Segment, ...]
-    checks: Checks = ((), (), ())
 
 
 class Granted:
@@ -213,91 +202,5 @@ class Matcher:
         return list(texts)[:_NEAREST]
 
 
-class Outranking:
-    """Which catalog routes outside ``allow`` may match together with a granted one and outrank it somewhere."""
-
-    def __init__(self, profile: Profile, catalog: Iterable[Documented]) -> None:
-        """Sort the catalog by what must be equal anyway."""
-        self._allowed = {rule.route.shape for rule in profile.allow}
-        self._catalog: dict[tuple[str, int], list[Documented]] = {}
-        for entry in catalog:
-            for method in METHODS:
-                if same_method(entry.method, method):
-                    self._catalog.setdefault((method, len(entry.segments)), []).append(entry)
-
-    def of(self, rule: RouteRule) -> list[Documented]:
-        """Return those that outrank ``rule`` and are not granted themselves."""
-        return [entry for entry in self.covered(rule) if not self.is_granted(entry, rule.route.method)]
-
-    def is_granted(self, entry: Documented, method: str) -> bool:
-        """Say whether ``allow`` lists the documented route itself, with ``method``."""
-        return f"{method} {entry.shape}" in self._allowed
-
-    def covered(self, rule: RouteRule) -> list[Documented]:
-        """Return every catalog route more specific than ``rule`` at some position that a call on ``rule`` may be on."""
-        segments = rule.route.segments
-        if all(isinstance(segment, Literal) for segment in segments):
-            return []
-        return [
-            entry
-            for entry in self._catalog.get((rule.route.method, len(segments)), ())
-            if any(rank(theirs) > rank(ours) for ours, theirs in zip(segments, entry.segments, strict=True))
-            and all(_overlap(ours, theirs) for ours, theirs in zip(segments, entry.segments, strict=True))
-        ]
-
-
-def same_method(documented: str, called: str) -> bool:
-    """Say whether a documented method is the called one; HEAD and GET are one."""
-    return documented == called or {documented, called} == {"HEAD", "GET"}
-
-
-def document(rule: RouteRule) -> Documented:
-    """Return a catalog entry as matching sees it."""
-    segments = []
-    for written in rule.route.segments:
-        segment = as_documented(written)
-        if isinstance(segment, Literal):
-            segment = Literal(segment.text.lower())
-        elif isinstance(segment, Glob):
-            segment = Glob(tuple(part.lower() for part in segment.parts))
-        segments.append(segment)
-    shape = "/" + "/".join(str(as_documented(segment)) for segment in rule.route.positions)
-    return Documented(rule.text, shape, rule.route.method, tuple(segments))
-
-
-def folded(target: Target) -> list[bytes]:
-    """Return the segments as the catalog is compared with: lower case, decoded, without a trailing slash."""
-    path = target.path.lower() if target.kind != ENCODED_PATH else None
-    segments = path.split(b"/")[1:] if path is not None else [_folded(segment) for segment in target.segments]
-    if not segments[-1]:
-        segments.pop()
-    return segments
-
-
-def _folded(segment: bytes) -> bytes:
-    if b"%" not in segment:
-        return segment.lower()
-    # A server may compare as Unicode does: the Kelvin sign is a k, a full-width letter a letter.
-    return unicodedata.normalize("NFKC", decode(segment).decode()).casefold().encode()
-
-
 def _reserve(outranking: list[Documented]) -> Trie[Documented] | None:
     return Trie([(entry.segments, entry) for entry in outranking], {}) if outranking else None
-
-
-def documents(segment: Segment, part: bytes) -> bool:
-    """Say whether one segment of a catalog route takes one folded segment of a target."""
-    if isinstance(segment, Literal):
-        return segment.text.encode() == part
-    if isinstance(segment, Glob):
-        return glob_fits([text.encode() for text in segment.parts], part)
-    return bool(part) and segment == STAR
-
-
-def _overlap(ours: Segment, theirs: Segment) -> bool:
-    """Say whether one segment of a target may be on a granted segment and on a catalog's (in doubt, it may)."""
-    if isinstance(ours, Literal):
-        return documents(theirs, ours.text.lower().encode())
-    if isinstance(ours, Glob) and isinstance(theirs, Literal):
-        return glob_fits([text.lower().encode() for text in ours.parts], theirs.text.encode())
-    return True
