@@ -67,6 +67,8 @@ class Cycle(RequestResponseCycle):
         self.expected_content_length = 0
         self.by: By = by
         self.bodiless = scope["method"] == "HEAD"
+        #: The head of the answer, while it waits for the first piece of body to leave together with it.
+        self.head = b""
 
     def disconnect(self) -> None:
         """Tell the application that its client is gone."""
@@ -114,6 +116,7 @@ class Cycle(RequestResponseCycle):
         """End the connection in the middle of the answer, so that the client cannot take it for whole."""
         if self.response_complete:
             return
+        self.flush()
         if self.response_started and self.chunked_encoding is None:
             # The answer ends with the connection (HTTP/1.0): an orderly end would look complete.
             reset(self.transport)
@@ -161,7 +164,21 @@ class Cycle(RequestResponseCycle):
             self.chunked_encoding = True
             lines.append(b"transfer-encoding: chunked\r\n")
         self.response_started = True
-        self.transport.write(b"".join((STATUS_LINE[status], *lines, b"\r\n")))
+        self.head = b"".join((STATUS_LINE[status], *lines, b"\r\n"))
+        asyncio.get_running_loop().call_soon(self.flush)
+
+    def flush(self) -> None:
+        """Write the head alone, when no body came with it."""
+        if self.head and not self.transport.is_closing():
+            self.transport.write(self.head)
+        self.head = b""
+
+    def _write(self, data: bytes) -> None:
+        if self.head:
+            # Head and first piece leave together: one system call, one packet.
+            data = self.head + data
+            self.head = b""
+        self.transport.write(data)
 
     def _body(self, body: bytes, *, more: bool) -> None:
         if self.bodiless:
@@ -174,20 +191,21 @@ class Cycle(RequestResponseCycle):
                 if self.expected_content_length < 0:
                     raise RuntimeError("the answer is longer than its Content-Length")
             if body:
-                self.transport.write(body)
+                self._write(body)
         if more:
             return
         if self.expected_content_length:
             raise RuntimeError("the answer is shorter than its Content-Length")
+        self.flush()
         self.response_complete = True
         self.message_event.set()
         self.on_response()
 
     def _chunk(self, body: bytes, *, more: bool) -> None:
         if body:
-            self.transport.write(b"%x\r\n%b%b" % (len(body), body, b"\r\n" if more else b"\r\n0\r\n\r\n"))
+            self._write(b"%x\r\n%b%b" % (len(body), body, b"\r\n" if more else b"\r\n0\r\n\r\n"))
         elif not more:
-            self.transport.write(b"0\r\n\r\n")
+            self._write(b"0\r\n\r\n")
 
 
 def _encode(headers: list[tuple[bytes, bytes]]) -> tuple[list[bytes], int | None, bool]:
