@@ -63,8 +63,10 @@ class AdminApi:
             ("GET", "/v1/leases"): ("reader", self.list_leases),
             ("DELETE", "/v1/leases"): ("operator", self.end_leases),
             ("DELETE", "/v1/leases/{lease_id}"): ("operator", self.end_lease),
+            ("GET", "/v1/custody"): ("reader", self.keys.report),
             ("GET", "/v1/audit"): ("reader", self.read_audit),
             ("GET", "/v1/kinds"): ("reader", self.list_kinds),
+            ("POST", "/v1/keys/{alias}/rotate"): ("operator", self.keys.rotate),
             ("POST", "/v1/keys/{alias}/rebind"): ("operator", self.keys.rebind),
             ("POST", "/v1/reload"): ("operator", self.reload),
             ("GET", "/readyz"): ("reader", self.ready),
@@ -180,13 +182,13 @@ def _number(text: str) -> int:
 
 def _fits(live: Live, filters: Mapping[str, Any]) -> bool:
     row = live.row
+    checks: Mapping[str, Callable[[Any], bool]] = {
+        "since": lambda instant: row.created_at >= instant,
+        "key": row.made_with,
+        "run": lambda run_id: row.run_id == run_id,
+    }
     return all(
-        row.created_at >= wanted
-        if name == "since"
-        else f'"{wanted}@' in row.key_versions
-        if name == "key"
-        else getattr(row, "run_id" if name == "run" else name) == wanted
-        for name, wanted in filters.items()
+        checks[name](wanted) if name in checks else getattr(row, name) == wanted for name, wanted in filters.items()
     )
 
 

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import msgspec
+
 from minter.store import Connection
 from minter.tables import leases
 
@@ -58,6 +60,11 @@ class LeaseRow:
     ended_at: float | None = None
     end_reason: str = ""
     trace_id: str | None = None
+
+    def made_with(self, alias: str, version: int | None = None) -> bool:
+        """Say whether the credential was made with a custody key (or one version of it)."""
+        names = msgspec.json.decode(self.key_versions, type=list[str])
+        return any(name == f"{alias}@{version}" or (version is None and name.startswith(f"{alias}@")) for name in names)
 
 
 _NAMES: Final = tuple(column.name for column in leases.columns)

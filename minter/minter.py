@@ -36,6 +36,7 @@ from minter.readiness import Readiness
 from minter.recovery import recover
 from minter.reload import KindsOf, Reloader
 from minter.revocation import Endings
+from minter.rotation import Rotation
 from minter.service import LeaseService
 from minter.sources import Context, Sources
 from minter.store import Store, identity, lock_state, migrate, state_path
@@ -99,6 +100,7 @@ class Minter:
             service=self.service,
             kinds_of=self.kinds_of,
         )
+        self.rotation = Rotation(self.custody, store, clock=clock, end_leases=self._end_made_with)
         self._undo = AsyncExitStack()
         self.readiness = Readiness()
         self.readiness.add("state", lambda: "it cannot be written" if store.failing == "state" else "")
@@ -120,7 +122,7 @@ class Minter:
             operators=Operators(operators=operators, auditors=settings.auditor_uids, denials=self.denials),
             service=self.service,
             store=store,
-            keys=KeyCalls(custody=self.custody, store=store, service=self.service),
+            keys=KeyCalls(custody=self.custody, rotation=self.rotation, store=store, service=self.service, clock=clock),
             reloader=self.reloader,
             readiness=self.readiness,
             metrics=self.exposition,
@@ -179,8 +181,13 @@ class Minter:
         await self.expiry.stop()
         left = await self.endings.drain(drain_s)
         await self.recorder.drain()
+        with contextlib.suppress(ProblemError):
+            await self.store.write(self.custody.flush)
         await self.tell(Event("service.stopped", {"reason": "asked", "count": left}))
         await self._undo.aclose()
+
+    async def _end_made_with(self, alias: str, version: int, reason: str) -> None:
+        await self.service.end(lambda live: live.row.made_with(alias, version), reason)
 
     async def tell(self, event: Event) -> None:
         """Write an event to the audit log; what cannot be written shows in readiness."""
@@ -205,6 +212,7 @@ class Minter:
     async def _sweep(self) -> float | None:
         next_at = await self.endings.sweep()
         await self.store.write(self.custody.flush)
+        await self.rotation.tick(self.clock.now())
         before = self.clock.now() - KEEP_S
         await self.store.write(lambda found: (lease_rows.forget(found, before=before, limit=_FORGET_AT_ONCE), ()))
         return next_at
