@@ -1,7 +1,7 @@
 """``make demo``: the main job on real input. Exits with status 1 when a claim does not hold.
 
 --sabotage makes a claim false on purpose, to see that the demo notices: key-in-client leaves the key in the client that
-the code gets, way-to-minter opens the minter's socket to everybody and leaves the broker's credential in a file that
+the code gets, way-to-minter opens the minter's socket to everybody and leaves a broker's credential in a file that
 everybody can read.
 """
 
@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 from config.process import harden
 from ops.demo import settings
 from ops.demo.claims import Claim, story, totals
-from ops.demo.programs import StartError, call
+from ops.demo.programs import DemoError, call
 from ops.demo.report import Report
 from ops.demo.runs import CODE, Ran, make_run, until
 from ops.demo.world import KEY_IN_CLIENT, WAY_TO_MINTER, World
@@ -37,7 +37,7 @@ def main() -> int:
     report.title()
     try:
         claims = _play(report, sabotage)
-    except StartError as error:
+    except DemoError as error:
         report.line()
         for line in str(error).splitlines():
             report.line(line, "red")
@@ -88,7 +88,7 @@ def _sixth(report: Report, world: World) -> list[Claim]:
             after[-1] == 401,
         ),
     ]
-    report.line("during the run and after it", "dim", indent=2)
+    report.line("its token in other hands", "dim", indent=2)
     for claim in claims if not claims[0].holds else claims[1:]:
         report.claim(claim)
     return claims

@@ -6,7 +6,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
 from ops.demo import settings
@@ -21,7 +20,7 @@ _STORIES: Final = {
     2: (r"left over from the first run: nothing\n1 memory found: The customer wants replies in Spanish\.", 0),
     3: (r"the client refused: not on the allow list: .+\nthe broker answered: 403 route-[a-z-]+", 1),
     4: (r"the client refused: not on the allow list: .+\nthe broker answered: 403 route-[a-z-]+", 1),
-    5: (r"(?s)environment: .+\nways to obtain it: .+", 0),
+    5: (r"(?s)environment: .+\nways to obtain it: ?.+", 0),
     6: (r"recalled: The customer wants replies in Spanish\.", 0),
 }
 _MOST_BYTES: Final = 64 << 20
@@ -33,7 +32,7 @@ class Claim:
 
     text: str
     holds: bool
-    why: str = ""
+    why: Sequence[str] = ()
 
 
 def story(ran: Ran) -> Claim:
@@ -57,10 +56,14 @@ def totals(world: World, ran: Sequence[Ran]) -> list[Claim]:
         Claim(f"{len(ran)} runs", len(ran) == 5),
         _carried(received),
         _refused(ran, received),
-        Claim(f"key found in {len(places)} places", not places, "; ".join(places)),
-        Claim(f"{len(ways)} ways to obtain the key", not ways, "; ".join(ways)),
+        Claim(f"key found in {_count(places, 'place')}", not places, places),
+        Claim(f"{_count(ways, 'way')} to obtain the key", not ways, ways),
         _leases(world, sum(1 for run in ran if run.rows)),
     ]
+
+
+def _count(things: Sequence[str], noun: str) -> str:
+    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
 def _granted() -> Claim:
@@ -97,7 +100,7 @@ def _leases(world: World, expected: int) -> Claim:
         word if count == len(ended) else f"{count} {word}" for word, count in Counter(e["how"] for e in ended).items()
     )
     text = f"{minted} leases minted, {len(ended)} ended ({how or 'none'})"
-    return Claim(text, minted == len(ended) == expected, f"{expected} runs made calls that were granted")
+    return Claim(text, minted == len(ended) == expected, [f"{expected} runs made calls that were granted"])
 
 
 def _events(world: World, *codes: str) -> list[dict[str, Any]]:
@@ -131,15 +134,9 @@ def _said(world: World, ran: Sequence[Ran]) -> Iterator[tuple[str, bytes]]:
     for run in ran:
         yield f"what run {run.number} printed", run.printed.encode()
         yield f"the trace of run {run.number}", repr(run.trace).encode()
-    for folder in ("logs", "minter", "broker", "api", "run", "code"):
+    for folder in ("logs", "minter", "broker", "api", "run"):
         for path in sorted((world.folder / folder).rglob("*")):
             # The token that the thief of run 6 has is in a file of the API's on purpose; it is not the key.
             if path.is_file() and not path.is_symlink():
                 with path.open("rb") as file:
-                    yield f"the file {_name(world, path)}", file.read(_MOST_BYTES)
-
-
-def _name(world: World, path: Path) -> str:
-    inside = path.relative_to(world.folder)
-    # The search names a file of its own folder so; the same file is one place.
-    return f"{path.name} of the code" if inside.parts[0] == "code" else str(path)
+                    yield f"the file {path}", file.read(_MOST_BYTES)

@@ -28,7 +28,7 @@ _LETTERS: Final = string.digits + string.ascii_letters
 def main(arguments: list[str]) -> None:
     """Write key, credential and signing key to three descriptors; print what is known of the first two.
 
-    A fourth descriptor gets those two in clear: for the tests that plant them where they must not be.
+    A fourth descriptor gets the API's key in clear, for the test that plants it where it must not be.
     """
     harden()
     key = KEY_MARK + "".join(secrets.choice(_LETTERS) for _ in range(_RANDOM))
@@ -38,7 +38,7 @@ def main(arguments: list[str]) -> None:
         os.write(descriptor, text.encode() + b"\n")
         os.close(descriptor)
     for leak in map(int, arguments[3:]):
-        os.write(leak, json.dumps([key, credential]).encode())
+        os.write(leak, key.encode())
         os.close(leak)
     known = {"key": _known(KEY_MARK, key), "credential": _known(tokens.BROKER, credential)}
     sys.stdout.write(json.dumps(known))

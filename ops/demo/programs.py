@@ -22,8 +22,8 @@ _STOP_S: Final = 15.0
 _PR_SET_PDEATHSIG: Final = 1
 
 
-class StartError(Exception):
-    """A program that the demo needs did not start."""
+class DemoError(Exception):
+    """The demo cannot go on: a program did not start, or does not answer."""
 
 
 class Programs:
@@ -53,7 +53,7 @@ class Programs:
         inherited: Sequence[int] = (),
         ready: Callable[[], bool],
     ) -> None:
-        """Start a program and wait until it is ready. Errors: :class:`StartError` with the end of what it said."""
+        """Start a program and wait until it is ready. Errors: :class:`DemoError` with the end of what it said."""
         with self.log(name).open("wb") as log:
             process = subprocess.Popen(
                 command,
@@ -73,7 +73,7 @@ class Programs:
         while not ready():
             if process.poll() is not None or time.monotonic() > deadline:
                 said = self.log(name).read_text(errors="replace")[-2000:]
-                raise StartError(f"{name} did not start (status {process.poll()}):\n{said}")
+                raise DemoError(f"{name} did not start (status {process.poll()}):\n{said}")
             time.sleep(0.02)
 
     def end(self) -> list[str]:

@@ -29,7 +29,7 @@ class Report:
     def line(self, text: str = "", style: str = "", indent: int = 0) -> None:
         """Write a line."""
         shown = "".join(char if char.isprintable() else "�" for char in text)
-        self._console.print(Text(" " * indent + shown, style=style))
+        self._console.print(Text((" " * indent + shown).rstrip(), style=style))
         sys.stdout.flush()
 
     def title(self) -> None:
@@ -89,7 +89,8 @@ class Report:
         """Show a claim, and why it is not as it should be."""
         self.line(claim.text, "green" if claim.holds else "bold red", indent=2)
         if not claim.holds:
-            self.line(f"not as it should be{': ' + claim.why if claim.why else ''}", "red", indent=4)
+            for line in ["not as it should be", *claim.why]:
+                self.line(line, "red", indent=4)
 
     def verdict(self, claims: Sequence[Claim]) -> None:
         """End with what it all comes to."""

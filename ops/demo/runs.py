@@ -6,6 +6,7 @@ import http.client
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sysconfig
 import time
@@ -17,7 +18,7 @@ from typing import Any, Final
 from config.load import load_grants
 from ops.demo import settings
 from ops.demo.needle import RESULT
-from ops.demo.programs import call, end_with_parent
+from ops.demo.programs import DemoError, call, end_with_parent
 from ops.demo.world import World
 from ops.fakes.memory_record import Received
 
@@ -64,16 +65,15 @@ class Caller:
         self._world = world
 
     def ask(self, method: str, path: str, body: dict[str, Any] | None = None) -> dict[str, Any]:
-        """Make a call of the caller's API. Errors: ``RuntimeError`` with the problem's code."""
-        status, answer = call(
-            method,
-            self._world.broker_url + path,
-            token=self._world.caller.reveal(),
-            body=None if body is None else json.dumps(body).encode(),
-        )
+        """Make a call of the caller's API. Errors: :class:`DemoError` with the problem's code."""
+        sent = None if body is None else json.dumps(body).encode()
+        try:
+            status, answer = call(method, self._world.broker_url + path, token=self._world.caller.reveal(), body=sent)
+        except (OSError, http.client.HTTPException) as error:
+            raise DemoError(f"the broker does not answer {method} {path}: {type(error).__name__}") from error
         content: dict[str, Any] = json.loads(answer or b"{}")
         if not http.client.OK <= status < http.client.MULTIPLE_CHOICES:
-            raise RuntimeError(f"{method} {path}: {status} {content.get('code')}: {content.get('detail')}")
+            raise DemoError(f"{method} {path}: {status} {content.get('code')}: {content.get('detail')}")
         return content
 
 
@@ -86,7 +86,11 @@ def make_run(
     earlier = len(world.received())
     opened = caller.ask("POST", "/v1/runs", {"profile": profile, "trace_id": f"demo-{number}"})
     folder = _lay_out(world, source, opened["run_id"])
-    status, printed = _run_code(world, folder, source.name, opened["run_token"])
+    try:
+        status, printed = _run_code(world, folder, source.name, opened["run_token"])
+    finally:
+        # Nothing is left for a later run.
+        shutil.rmtree(folder)
     received = world.received()[earlier:]
     if before_end is not None:
         before_end()
@@ -147,6 +151,8 @@ def _run_code(world: World, folder: Path, name: str, run_token: str) -> tuple[in
     )
     try:
         output, _ = process.communicate(timeout=_CODE_S)
+    except subprocess.TimeoutExpired:
+        return -signal.SIGKILL, f"nothing within {_CODE_S} seconds"
     finally:
         process.kill()
         process.wait()

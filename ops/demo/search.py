@@ -45,7 +45,7 @@ class Search:
         self.ways: list[str] = []
         self.notes: list[str] = []
         self.credentials: dict[str, str] = {}
-        self.deadline = time.monotonic() + told["budget_s"]
+        self.deadline: float = time.monotonic() + told["budget_s"]
 
     def look(self, data: bytes, place: str) -> None:
         """Look for every secret in ``data``."""
@@ -95,23 +95,27 @@ def run(told: dict[str, Any], client: ModuleType) -> None:
     print("the keyring:", reach.keyring(search))
     for note in search.notes:
         print("note:", note)
-    print("the key was found in:", "; ".join(search.places) or "nothing")
-    print("ways to obtain it:", "; ".join(search.ways) or "none")
+    print("the key was found in:", _listed(search.places) or "nothing")
+    print("ways to obtain it:", _listed(search.ways) or "none")
     print(RESULT + json.dumps({"places": search.places, "ways": search.ways, "notes": search.notes}))
+
+
+def _listed(found: list[str]) -> str:
+    return "".join(f"\n- {one}" for one in found)
 
 
 def _environment(search: Search) -> str:
     for name, value in os.environ.items():
         search.look(f"{name}={value}".encode(), f"the environment ({name})")
-    search.look(Path("/proc/self/environ").read_bytes(), "the environment")
+    search.look(_content(Path("/proc/self/environ")) or b"", "the environment")
     return f"{', '.join(sorted(os.environ)) or 'empty'}"
 
 
 def _arguments(search: Search) -> str:
-    search.look(Path("/proc/self/cmdline").read_bytes(), "the arguments")
+    search.look(_content(Path("/proc/self/cmdline")) or b"", "the arguments")
     search.look("\0".join(sys.orig_argv).encode(), "the arguments")
     inherited = 0
-    for number in sorted(int(path.name) for path in Path("/proc/self/fd").iterdir()):
+    for number in sorted(int(path.name) for path in Path("/dev/fd").iterdir()):
         try:
             mode = os.fstat(number).st_mode
         except OSError:
@@ -228,7 +232,9 @@ def _changeable(search: Search) -> str:
     found = []
     for folder, folders, files in os.walk(search.told["directory"]):
         folders[:] = [name for name in folders if Path(folder, name) != own]
-        found += [path for path in (Path(folder), *(Path(folder, name) for name in files)) if os.access(path, os.W_OK)]
+        # A socket is not changed by writing to it; whether it lets the code in is tried elsewhere.
+        paths = [Path(folder), *(Path(folder, name) for name in files)]
+        found += [path for path in paths if os.access(path, os.W_OK) and not path.is_socket()]
     if os.getuid() in search.told["uids"].values():
         search.notes.append(
             "the code runs as the same user as the programs, which is no boundary: it could change them and their "

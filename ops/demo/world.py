@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -63,10 +64,15 @@ class World:
         self.end()
 
     def end(self) -> None:
-        """End every process and remove the folder."""
-        for name in self.programs.end():
-            self._say(f"{name} did not end when it was asked to and was killed")
-        shutil.rmtree(self.folder, ignore_errors=True)
+        """End every process and remove the folder; a second Ctrl-C does not cut that short."""
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            for name in self.programs.end():
+                self._say(f"{name} did not end when it was asked to and was killed")
+            shutil.rmtree(self.folder, ignore_errors=True)
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     # --- what is where ---
 
@@ -94,8 +100,9 @@ class World:
         return read_record(self.folder / "api/record.jsonl")
 
     def thief_token(self) -> str:
-        """Return the last token of a run that the API accepted, as somebody who got hold of it."""
-        return (self.folder / "api/jwt").read_text()
+        """Return the last token of a run that the API accepted, as somebody who got hold of it; empty if none was."""
+        kept = self.folder / "api/jwt"
+        return kept.read_text() if kept.exists() else ""
 
     def audited(self) -> list[dict[str, Any]]:
         """Return the minter's audit log."""
@@ -128,16 +135,19 @@ class World:
         signer_out, signer_in = os.pipe()
         known, leaked = self._make_secrets(key_in, credential_in, signer_in)
         self._make_principals(known["credential"]["sha256"])
-        self.needles = [
+        self.needles += [
             Needle(KEY, **known["key"]),
             Needle("the broker's credential", **known["credential"]),
-            Needle("the caller's token", tokens.CALLER, len(self.caller), _sha256(self.caller)),
+            _needle("the caller's token", tokens.CALLER, self.caller),
         ]
         self._start_api(known["key"]["sha256"])
         self._start_minter(key_out, signer_out)
         self._start_broker(credential_out)
-        if leaked:
-            self._break(*leaked)
+        if self._sabotage == KEY_IN_CLIENT:
+            self.client += f'\nLEFT_IN_BY_MISTAKE = "{leaked}"\n'
+        elif self._sabotage == WAY_TO_MINTER:
+            self.minter_socket.chmod(0o666)
+            self.minter_socket.parent.chmod(0o755)
 
     def _start_api(self, key_digest: str) -> None:
         folder, credential = self.folder / "api", self.folder / "api/introspect.credential"
@@ -185,38 +195,35 @@ class World:
 
     # --- secrets ---
 
-    def _make_secrets(self, *pipes: int) -> tuple[dict[str, Any], list[str]]:
+    def _make_secrets(self, *pipes: int) -> tuple[dict[str, Any], str]:
         """Let another process make the secrets and fill their pipes; return what is known of two of them."""
         leak_out, leak_in = os.pipe()
-        ends = [*pipes, *([leak_in] if self._sabotage else [])]
+        ends = [*pipes, *([leak_in] if self._sabotage == KEY_IN_CLIENT else [])]
         command = [sys.executable, "-m", "ops.demo.maker", *map(str, ends)]
         made = subprocess.run(command, cwd=ROOT, pass_fds=ends, stdout=subprocess.PIPE, check=True)
         for end in (*pipes, leak_in):
             os.close(end)
         with os.fdopen(leak_out) as leak:
             leaked = leak.read()
-        return json.loads(made.stdout), json.loads(leaked) if leaked else []
+        return json.loads(made.stdout), leaked
 
     def _make_principals(self, credential_digest: str) -> None:
         """Write who may ask the minter and who may open runs, and the API's credential for introspection."""
-        # The sabotaged way is open to any user; otherwise a credential counts from its broker's user only.
-        uid = None if self._sabotage == WAY_TO_MINTER else self.cast.users["broker"].number
+        uid = self.cast.users["broker"].number
         broker = Principal(id="demo-broker", uid=uid, tokens=[TokenEntry(sha256=credential_digest)])
         api = Principal(id="agent-memory-api", profiles=[], introspect=True)
         brokers, introspection = tokenfiles.create([broker], api, tokens.BROKER)
+        if self._sabotage == WAY_TO_MINTER:
+            # A credential counts from one user only: this one from the code's.
+            stray = Principal(id="stray", uid=self.cast.users["code"].number)
+            brokers, credential = tokenfiles.create(brokers, stray, tokens.BROKER)
+            self.credential_file.write_text(credential.reveal())
+            self.credential_file.chmod(0o644)
+            self.needles.append(_needle("a stray broker credential", tokens.BROKER, credential))
         callers, self.caller = tokenfiles.create([], Principal(id=settings.CALLER), tokens.CALLER)
         self._write("minter/brokers.json", msgspec.json.encode(TokenFile(brokers=brokers)).decode(), "minter")
         self._write("broker/callers.json", msgspec.json.encode(TokenFile(callers=callers)).decode(), "broker")
         self._write("api/introspect.credential", introspection.reveal(), "api")
-
-    def _break(self, key: str, credential: str) -> None:
-        if self._sabotage == KEY_IN_CLIENT:
-            self.client += f'\nLEFT_IN_BY_MISTAKE = "{key}"\n'
-        elif self._sabotage == WAY_TO_MINTER:
-            self.credential_file.write_text(credential)
-            self.credential_file.chmod(0o644)
-            self.minter_socket.chmod(0o666)
-            self.minter_socket.parent.chmod(0o755)
 
     # --- files ---
 
@@ -248,5 +255,5 @@ _TITLES: Final = {
 }
 
 
-def _sha256(secret: Secret) -> str:
-    return hashlib.sha256(secret.reveal().encode()).hexdigest()
+def _needle(name: str, mark: str, secret: Secret) -> Needle:
+    return Needle(name, mark, len(secret), hashlib.sha256(secret.reveal().encode()).hexdigest())
