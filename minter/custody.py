@@ -219,10 +219,6 @@ class Custody:
         self.put(versions)
         return changed
 
-    def check_pins(self, grants: Grants) -> list[Fault]:
-        """Return a fault for each profile that sends a key to an origin it is not pinned to."""
-        return self._pin_faults(grants, self._keys)
-
     def _pin_faults(self, grants: Grants, keys: Mapping[str, KeyRow]) -> list[Fault]:
         faults = []
         for name, profile in grants.profiles.items():

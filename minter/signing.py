@@ -157,8 +157,9 @@ def _import(value: Secret, algorithm: Algorithm) -> _Key:
             source = json.loads(text)
         except (ValueError, RecursionError):
             raise SigningError("is neither a JWK nor PEM") from None
-    elif algorithm != "HS256" and not text.lstrip().startswith("-----BEGIN"):
-        raise SigningError("is neither a JWK nor PEM")
+    elif text.lstrip().startswith("-----BEGIN") is (algorithm == "HS256"):
+        # The other way round as well: an asymmetric key is never a shared secret.
+        raise SigningError("is not a shared secret" if algorithm == "HS256" else "is neither a JWK nor PEM")
     try:
         with warnings.catch_warnings():
             # Of keys that are too small; the check below refuses them.

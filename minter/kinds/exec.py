@@ -104,13 +104,26 @@ class ExecKind:
         return Ending("expired_only")
 
     async def _run(self) -> bytes:
+        read_end, write_end = os.pipe()
+        output = asyncio.StreamReader()
+        # A pipe of our own: it can be closed although something that the helper left behind holds the other end.
+        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_end, "rb", buffering=0)
+        )
         try:
-            process = await asyncio.create_subprocess_exec(
+            process = await self._start(write_end)
+            return await self._result(process, output)
+        finally:
+            pipe.close()
+
+    async def _start(self, stdout: int) -> asyncio.subprocess.Process:
+        try:
+            return await asyncio.create_subprocess_exec(
                 *self._command.argv,
                 env=self._environ,
                 cwd="/",
                 stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=stdout,
                 stderr=asyncio.subprocess.DEVNULL,
                 close_fds=True,
                 # A group of its own, so that what the helper starts goes with it.
@@ -118,10 +131,14 @@ class ExecKind:
             )
         except OSError as error:
             raise _failed(f"it cannot be started ({type(error).__name__})") from None
+        finally:
+            os.close(stdout)
+
+    async def _result(self, process: asyncio.subprocess.Process, output: asyncio.StreamReader) -> bytes:
         done = False
         try:
             async with asyncio.timeout(float(self._command.timeout)):
-                output = await _read(process, self._command.max_output)
+                data = await _read(output, self._command.max_output)
                 status = await process.wait()
             done = True
         except TimeoutError:
@@ -133,18 +150,16 @@ class ExecKind:
                 await process.wait()
         if status != 0:
             raise _failed("it ended with an error")
-        return output
+        return data
 
 
-async def _read(process: asyncio.subprocess.Process, limit: int) -> bytes:
-    output = b""
-    if process.stdout is None:
-        raise _failed("it has no output")
-    while chunk := await process.stdout.read(limit + 1 - len(output)):
-        output += chunk
-        if len(output) > limit:
+async def _read(output: asyncio.StreamReader, limit: int) -> bytes:
+    data = b""
+    while chunk := await output.read(limit + 1 - len(data)):
+        data += chunk
+        if len(data) > limit:
             raise _failed("it printed too much")
-    return output
+    return data
 
 
 def _failed(why: str) -> ProblemError:

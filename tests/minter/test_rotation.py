@@ -15,23 +15,24 @@ from minter import key_rows, signing
 from minter.rotation import Rotation
 from minter.rotation_steps import FAILPOINTS
 from minter.sources import SourceError
-from tests.minter.vault import CANARY, ORIGIN, Vault, grants_of
+from tests.minter.vault import CANARY, ORIGIN, Vault, grants_of, quick_directory
 
 OLD, NEW = f"{CANARY}-old", f"{CANARY}-new"
 
 
 @pytest.fixture
-async def vault(tmp_path, clock):
-    made = Vault(tmp_path, clock)
-    made.put("api-key", OLD + "\n")
-    made.key("api", "file:api-key", owner="you")
-    made.key("signer", "file:signer.pem", use="signing")
-    made.grants = grants_of(
-        {"type": "static", "key": "api"}, {"type": "jwt", "key": "signer", "audience": "https://api.example.com"}
-    )
-    await made.start()
-    yield made
-    await made.stop()
+async def vault(clock):
+    with quick_directory() as directory:
+        made = Vault(directory, clock)
+        made.put("api-key", OLD + "\n")
+        made.key("api", "file:api-key", owner="you")
+        made.key("signer", "file:signer.pem", use="signing")
+        made.grants = grants_of(
+            {"type": "static", "key": "api"}, {"type": "jwt", "key": "signer", "audience": "https://api.example.com"}
+        )
+        await made.start()
+        yield made
+        await made.stop()
 
 
 class Killed(BaseException):
