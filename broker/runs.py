@@ -7,11 +7,8 @@ ended stays ended. Run tokens are kept as digests; the grant that a run was open
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Final
-from weakref import WeakValueDictionary
 
 import structlog
 
@@ -85,7 +82,6 @@ class Registry:
         self._by_digest: dict[bytes, Run] = {}
         self._endings: dict[str, asyncio.Task[Ended]] = {}
         self._late: set[asyncio.Task[None]] = set()
-        self._key_locks: WeakValueDictionary[tuple[str, bytes], asyncio.Lock] = WeakValueDictionary()
         self._wall_kept_at = 0.0
         self._purged_at = clock.boottime()
 
@@ -138,17 +134,18 @@ class Registry:
             created_at=self._clock.now(),
         )
         row = run_row(run, digest, ceiling, profiles)
-        async with self._alone(opening.caller, key):
-            kept_id = await self._store.write(lambda db: records.open_run(db, row, key, max_runs=self._max_runs))
-            if kept_id != run.run_id:
-                return self._renamed(kept_id, digest), token
-            for profile, matcher in granted:
-                run.grant(profile, matcher, budget=self._budget(run, profile), leases=self._leases)
-            self._add(_Entry(run, digest, ceiling))
-            # The grants may have been reloaded while the row was written.
-            if (reason := narrow(run, self.current)) is not None:
-                await self.end(run, reason)
-                raise ProblemError("run-ended", "the grants changed while the run was opened")
+        kept_id = await self._store.write(lambda db: records.open_run(db, row, key, max_runs=self._max_runs))
+        # The store answers in the order in which it wrote, and from here on nothing is awaited: of two openings with one
+        # key, the first one's run is there when the second looks, and the last token written is the one that works.
+        if kept_id != run.run_id:
+            return self._renamed(kept_id, digest), token
+        for profile, matcher in granted:
+            run.grant(profile, matcher, budget=self._budget(run, profile), leases=self._leases)
+        self._add(_Entry(run, digest, ceiling))
+        # The grants may have been reloaded while the row was written.
+        if (reason := narrow(run, self.current)) is not None:
+            await self.end(run, reason)
+            raise ProblemError("run-ended", "the grants changed while the run was opened")
         self._metrics.run_opened()
         log.info(
             "run-opened",
@@ -366,16 +363,6 @@ class Registry:
         self._by_digest[digest] = entry.run
         log.info("run-token-replaced", run_id=run_id, caller=entry.run.caller)
         return entry.run
-
-    @asynccontextmanager
-    async def _alone(self, caller: str, key: Idempotency | None) -> AsyncIterator[None]:
-        """Let one request at a time open a run with the same key: the last token written is the one that works."""
-        if key is None:
-            yield
-            return
-        lock = self._key_locks.setdefault((caller, key.key_digest), asyncio.Lock())
-        async with lock:
-            yield
 
     def _budget(self, run: Run, profile: Profile, spent: int = 0) -> Budget:
         return Budget(profile.max_calls, self._reserve(run, profile.name), spent=spent)

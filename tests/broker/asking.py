@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
 from broker.admin import Admin
 from broker.app import Control, front
@@ -162,7 +163,7 @@ async def _ask(app: Any, method: str, target: str, *, body: Any, token: str | No
     scope = {
         "type": "http",
         "method": method,
-        "path": path,
+        "path": unquote(path),
         "raw_path": path.encode(),
         "query_string": query.encode(),
         "target": target.encode(),

@@ -57,6 +57,7 @@ async def test_ready_turns_no_while_the_broker_drains_and_when_it_cannot_write(d
         ("GET", "/v2/runs", 404, "not-found"),
         ("GET", "/v1/runs/", 404, "not-found"),
         ("GET", "/v1%2Fruns", 404, "not-found"),
+        ("GET", "/v1/%72uns", 404, "not-found"),
         ("GET", "/metrics", 404, "not-found"),
         ("GET", "/v1/admin/runs", 404, "not-found"),
         ("PUT", "/v1/runs", 405, "method-not-supported"),

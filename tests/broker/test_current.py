@@ -147,6 +147,8 @@ async def test_a_shorter_ceiling_brings_the_end_of_open_runs_forward_durably(hou
     await house.restart(current(memory=profile(ttl="1h", max_ttl="2h")))
     (again,) = house.registry.live()
     assert again.deadline.remaining(house.clock) == 1200
+    await house.registry.extend(again, 86_400)
+    assert again.deadline.remaining(house.clock) == 6600
 
 
 async def test_a_shorter_ceiling_holds_for_a_run_that_is_restored(house):

@@ -88,6 +88,15 @@ async def test_each_profile_takes_the_parameters_that_it_declares(house):
     assert await refused(house.open("a", params={"customer": "acme", "team": "7"})) == "params-invalid"
 
 
+async def test_a_run_whose_grant_changes_while_it_is_being_written_is_not_opened(house):
+    opening = asyncio.create_task(house.open())
+    await asyncio.sleep(0)
+    await house.registry.regrant(current(memory=profile(base_url="https://elsewhere.example.com")))
+    assert await refused(opening) == "run-ended"
+    assert house.registry.live() == []
+    assert await house.store.read(records.live_runs) == []
+
+
 @pytest.mark.parametrize(
     ("wanted", "lasts"), [(None, 900), (1, 1), (3600, 3600), (0, None), (0.5, None), (3601, None), (-5, None)]
 )
@@ -166,6 +175,9 @@ async def test_a_run_is_extended_up_to_its_ceiling_and_no_further(house):
     run, _ = await house.open()
     house.clock.advance(600)
     await house.registry.extend(run, 1800)
+    assert run.deadline.remaining(house.clock) == 1800
+    await house.restart(current(memory=profile(ttl="15m", max_ttl="1h")))
+    (run,) = house.registry.live()
     assert run.deadline.remaining(house.clock) == 1800
     await house.registry.extend(run, 86_400)
     assert run.deadline.remaining(house.clock) == 3000
@@ -264,6 +276,7 @@ async def test_a_minter_that_is_down_is_told_later_even_by_the_next_process(hous
     assert len(house.outbox) == 2
     house.minter.down = False
     house.outbox.tick()
+    await house.outbox.settle()
     assert house.minter.told == []
     house.clock.advance(60)
     house.outbox.tick()
@@ -421,6 +434,21 @@ async def test_ended_runs_are_kept_for_a_day(house):
     house.clock.advance(3601)
     await house.registry.tick()
     assert await house.store.read(lambda db: records.find_run(db, run.run_id)) is None
+
+
+async def test_a_trace_that_could_not_be_written_is_written_later(house):
+    run, token = await house.open()
+    run.trace.denied("route-not-granted")
+
+    async def broken(_work):
+        raise ProblemError("state-unavailable")
+
+    house.registry._store = type("Broken", (), {"write": staticmethod(broken)})()
+    await house.registry.tick()
+    house.registry._store = house.store
+    await house.registry.tick()
+    await house.restart()
+    assert house.registry.by_digest(digest(token)).trace.kept.denied == 1
 
 
 async def test_traces_are_written_only_when_they_changed_and_the_wall_clock_once_a_minute(house):

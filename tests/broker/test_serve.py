@@ -17,6 +17,7 @@ import pytest
 from broker import serve as module
 from broker.status import base_url
 from config import tokens
+from config.errors import ConfigurationError
 from config.listeners import Listener
 from config.server import Bound
 from tests.broker.house import profile
@@ -164,3 +165,10 @@ def test_base_urls_begin_with_the_public_url_or_the_first_address(public_url, li
 )
 def test_the_host_of_the_public_url_is_answered(url, hosts):
     assert module._public_host(url) == hosts
+
+
+def test_operators_are_served_on_unix_sockets_only():
+    assert module._admin_listeners([]) == ()
+    assert module._admin_listeners(["unix:/run/x.sock"])[0].kind == "unix"
+    with pytest.raises(ConfigurationError):
+        module._admin_listeners(["unix:/run/x.sock", "127.0.0.1:8091"])

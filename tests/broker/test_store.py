@@ -85,16 +85,22 @@ async def test_a_piece_of_work_that_fails_undoes_only_itself(kept):
         opened(db, row("run_broken", token=b"b"), None)
         raise ProblemError("run-ended")
 
+    def twice(db):
+        opened(db, row("run_twice", token=b"e"), None)
+        opened(db, row("run_twice", token=b"f"), None)
+
     results = await asyncio.gather(
         kept.write(lambda db: opened(db, row("run_a", token=b"a"), None)),
         kept.write(broken),
         kept.write(lambda db: opened(db, row("run_a", token=b"c"), None)),
+        kept.write(twice),
         kept.write(lambda db: opened(db, row("run_c", token=b"d"), None)),
         return_exceptions=True,
     )
     assert results[0] == "run_a"
     assert isinstance(results[1], ProblemError)
     assert isinstance(results[2], sqlalchemy.exc.IntegrityError)
+    assert isinstance(results[3], sqlalchemy.exc.IntegrityError)
     assert [kept_row.run_id for kept_row in await kept.read(records.live_runs)] == ["run_a", "run_c"]
 
 
@@ -185,6 +191,16 @@ async def test_a_budget_is_reserved_in_blocks_and_never_beyond_its_limit(kept):
         return await kept.write(lambda db: records.reserve(db, "run_1", "memory", wanted=wanted, limit=50))
 
     assert [await reserve(32), await reserve(32), await reserve(32)] == [32, 18, 0]
+
+
+async def test_a_run_that_has_ended_gets_no_new_token(kept):
+    key = records.Idempotency(key_digest=b"k", body_digest=b"b")
+    await kept.write(lambda db: opened(db, row(), key))
+    await kept.write(lambda db: records.end_run(db, "run_1", ended_at=NOW, reason="caller", trace=b"{}"))
+    with pytest.raises(ProblemError) as refused:
+        await kept.write(lambda db: opened(db, row("run_2", token=b"new"), key))
+    assert refused.value.code == "run-ended"
+    assert (await kept.read(lambda db: records.find_run(db, "run_1"))).token_digest == row().token_digest
 
 
 async def test_runs_that_ended_long_ago_are_forgotten_once_the_minter_knows(kept):
