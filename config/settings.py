@@ -200,7 +200,8 @@ class MinterSettings(_Settings, frozen=True, kw_only=True):
     """``minter.toml``.
 
     ``listen`` serves brokers, ``admin_listen`` operators and auditors (by peer uid), ``public_listen`` JWKS and
-    introspection. With ``socket_group`` the sockets are 0660 in a 0750 directory of that group. ``issuer`` is the
+    introspection. With ``socket_group`` (a name or a number) the brokers' sockets are 0660 in a 0750 directory of that
+    group; ``admin_socket_group`` lets auditors reach ``admin_listen`` in the same way. ``issuer`` is the
     ``iss`` of our own tokens. ``safety_margin``: with less left a credential is not handed out again.
     ``verifier_cache``: how long a signing key is published before it signs. ``kinds`` and ``sources`` name the
     third-party plugins that may load: installed is not trusted. ``rotation_overlap``: how long the previous value
@@ -214,6 +215,7 @@ class MinterSettings(_Settings, frozen=True, kw_only=True):
 
     listen: list[str] = _listed(["unix:run/minter.sock"])
     socket_group: str = ""
+    admin_socket_group: str = ""
     grants: str = "grants.json"
     brokers: str = "brokers.json"
     state: str = "sqlite:state/minter.db"

@@ -51,10 +51,11 @@ def serve(settings: MinterSettings) -> int:
 async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[str, str]) -> None:
     listen, admin, public = _listeners(settings)
     minter = await Minter.start(settings, clock=clock, environ=environ)
-    group = _group_id(settings.socket_group)
+    # Brokers and auditors are other people: whoever may reach one socket has no business at the other.
+    brokers, auditors = _group_id("socket_group", settings), _group_id("admin_socket_group", settings)
     groups = [
-        _group(minter.broker_api, listen, settings.limits, group=group, tls=TLSFiles.of(settings.tls)),
-        _group(minter.admin_app, admin, settings.limits, group=group, connections=_ADMIN_CONNECTIONS),
+        _group(minter.broker_api, listen, settings.limits, group=brokers, tls=TLSFiles.of(settings.tls)),
+        _group(minter.admin_app, admin, settings.limits, group=auditors, connections=_ADMIN_CONNECTIONS),
         _group(minter.public_app, public, settings.limits, tls=_server_only(settings)),
     ]
 
@@ -140,10 +141,13 @@ def _server_only(settings: MinterSettings) -> TLSFiles | None:
     return None if files is None else TLSFiles(certificate=files.certificate, key=files.key)
 
 
-def _group_id(name: str) -> int | None:
+def _group_id(setting: str, settings: MinterSettings) -> int | None:
+    name: str = getattr(settings, setting)
     if not name:
         return None
+    if name.isdecimal():
+        return int(name)  # a group needs no entry in the system's list
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError:
-        raise ConfigurationError([Fault("socket_group", f"there is no group {name}")]) from None
+        raise ConfigurationError([Fault(setting, f"there is no group {name}")]) from None

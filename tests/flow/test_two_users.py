@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import shutil
@@ -105,8 +106,6 @@ def test_the_brokers_user_makes_calls_and_cannot_read_the_minters_memory_environ
     pid, root = two.processes["minter"].pid, two.root
 
     def attach():
-        import ctypes
-
         if ctypes.CDLL(None, use_errno=True).ptrace(16, pid, 0, 0) != 0:
             raise PermissionError
 
