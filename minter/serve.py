@@ -10,18 +10,19 @@ import dataclasses
 import grp
 import os
 from collections.abc import Iterable, MutableMapping, Sequence
+from dataclasses import dataclass
 from importlib.metadata import version
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from config import logs, process, server
 from config.clock import Clock
 from config.errors import ConfigurationError, ExitCode, Fault
-from config.listeners import App, Limits, Listener, ListenerGroup, TLSFiles
+from config.listeners import Limits, Listener, ListenerGroup, TLSFiles
 from config.load import program_clock
 from config.server import Bound
-from config.settings import ListenSettings, MinterSettings
+from config.settings import MinterSettings
 from minter.audit_events import Event, Value
 from minter.minter import Minter
 from minter.reload import summary
@@ -49,15 +50,9 @@ def serve(settings: MinterSettings) -> int:
 
 
 async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[str, str]) -> None:
-    listen, admin, public = _listeners(settings)
+    lists = _listeners(settings)
+    group = _group_id(settings.socket_group)
     minter = await Minter.start(settings, clock=clock, environ=environ)
-    # Brokers and auditors are other people: whoever may reach one socket has no business at the other.
-    brokers, auditors = _group_id("socket_group", settings), _group_id("admin_socket_group", settings)
-    groups = [
-        _group(minter.broker_api, listen, settings.limits, group=brokers, tls=TLSFiles.of(settings.tls)),
-        _group(minter.admin_app, admin, settings.limits, group=auditors, connections=_ADMIN_CONNECTIONS),
-        _group(minter.public_app, public, settings.limits, tls=_server_only(settings)),
-    ]
 
     async def on_ready(bound: Sequence[Bound]) -> None:
         # The uid is who runs it: an auditor's first question.
@@ -70,7 +65,7 @@ async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[
 
     try:
         await server.serve(
-            [group for group in groups if group.listeners],
+            groups(minter, lists, socket_group=group),
             on_ready=on_ready,
             on_hup=on_hup,
             on_drain=minter.hub.close,
@@ -80,11 +75,39 @@ async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[
         await minter.stop(drain_s=float(settings.drain))
 
 
-def _listeners(settings: MinterSettings) -> tuple[list[Listener], list[Listener], list[Listener]]:
+def groups(minter: Minter, lists: Lists, *, socket_group: int | None = None) -> list[ListenerGroup]:
+    """Return who is answered by what, and where."""
+    settings = minter.settings
+    limits = Limits.of(settings.limits)
+    few = dataclasses.replace(limits, max_connections=min(_ADMIN_CONNECTIONS, limits.max_connections))
+    tls = TLSFiles.of(settings.tls)
+    # Public keys are for anyone: no client certificate is asked for.
+    open_tls = None if tls is None else dataclasses.replace(tls, client_ca="")
+    common: dict[str, Any] = {"by": "minter", "refuse_forwarded": True}
+    found = [
+        ListenerGroup(
+            app=minter.broker_api, listeners=lists.brokers, limits=limits, socket_group=socket_group, tls=tls, **common
+        ),
+        ListenerGroup(app=minter.admin_app, listeners=lists.admin, limits=few, socket_group=socket_group, **common),
+        ListenerGroup(app=minter.public_app, listeners=lists.public, limits=limits, tls=open_tls, hosts=None, **common),
+    ]
+    return [group for group in found if group.listeners]
+
+
+@dataclass(frozen=True, slots=True)
+class Lists:
+    """Where the minter listens: for brokers, for operators and auditors, for anyone."""
+
+    brokers: tuple[Listener, ...]
+    admin: tuple[Listener, ...] = ()
+    public: tuple[Listener, ...] = ()
+
+
+def _listeners(settings: MinterSettings) -> Lists:
     """Parse all listeners and refuse those that would let in whom nobody vouches for. Errors: every fault."""
     faults: list[Fault] = []
 
-    def parse(name: str, texts: Iterable[str]) -> list[Listener]:
+    def parse(name: str, texts: Iterable[str]) -> tuple[Listener, ...]:
         found = []
         for number, text in enumerate(texts):
             where = f"{name}[{number}]"
@@ -100,9 +123,9 @@ def _listeners(settings: MinterSettings) -> tuple[list[Listener], list[Listener]
             if name == "public_listen" and listener.kind == "tcp" and not listener.is_loopback:
                 faults.append(Fault(where, "a listener that other machines reach needs tls:"))
             found.append(listener)
-        return found
+        return tuple(found)
 
-    lists = (
+    lists = Lists(
         parse("listen", settings.listen),
         parse("admin_listen", settings.admin_listen),
         parse("public_listen", settings.public_listen),
@@ -110,35 +133,6 @@ def _listeners(settings: MinterSettings) -> tuple[list[Listener], list[Listener]
     if faults:
         raise ConfigurationError(faults)
     return lists
-
-
-def _group(
-    app: App,
-    listeners: Sequence[Listener],
-    limits: ListenSettings,
-    *,
-    group: int | None = None,
-    tls: TLSFiles | None = None,
-    connections: int | None = None,
-) -> ListenerGroup:
-    taken = Limits.of(limits)
-    if connections is not None:
-        taken = dataclasses.replace(taken, max_connections=min(connections, taken.max_connections))
-    return ListenerGroup(
-        app=app,
-        listeners=tuple(listeners),
-        by="minter",
-        limits=taken,
-        refuse_forwarded=True,
-        socket_group=group,
-        tls=tls if any(listener.kind == "tls" for listener in listeners) else None,
-    )
-
-
-def _server_only(settings: MinterSettings) -> TLSFiles | None:
-    """Return the certificate without the demand for a client's: public keys are for anyone."""
-    files = TLSFiles.of(settings.tls)
-    return None if files is None else TLSFiles(certificate=files.certificate, key=files.key)
 
 
 def _group_id(setting: str, settings: MinterSettings) -> int | None:

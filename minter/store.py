@@ -83,6 +83,7 @@ class _Job:
     work: Work[Any]
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
+    asked_at: float
     result: Any = None
     events: Sequence[Event] = ()
     error: BaseException | None = None
@@ -116,7 +117,7 @@ class Store:
             raise ProblemError("shutting-down", retry_after=5)
         loop = asyncio.get_running_loop()
         future: asyncio.Future[T] = loop.create_future()
-        self._queue.put(_Job(work, future, loop))
+        self._queue.put(_Job(work, future, loop, self._clock.now()))
         return await future
 
     async def read(self, query: Callable[[Connection], T]) -> T:
@@ -153,7 +154,7 @@ class Store:
             if last:
                 break
         with contextlib.suppress(DBAPIError), connection.begin():
-            self._remember(connection, at_once=True)
+            self._remember(connection, self._highest_wall, at_once=True)
         connection.close()
 
     def _load(self, connection: Connection) -> None:
@@ -180,7 +181,7 @@ class Store:
             with connection.begin():
                 for job in jobs:
                     self._attempt(connection, job)
-                self._remember(connection)
+                self._remember(connection, jobs[-1].asked_at)
         except Exception as error:  # noqa: BLE001 - the transaction is gone, and with it every piece of work in it
             _log.error("state-unavailable", exc_info=error)
             self.failing = "state"
@@ -204,13 +205,12 @@ class Store:
             job.events = ()
         connection.exec_driver_sql("RELEASE job")
 
-    def _remember(self, connection: Connection, *, at_once: bool = False) -> None:
+    def _remember(self, connection: Connection, now: float, *, at_once: bool = False) -> None:
         """Keep the highest wall time and the last line of the log that is known to be on disk: once a second."""
         boot = self._clock.boottime()
         if not at_once and 0 <= boot - self._remembered < _REMEMBER_S:
             return
         self._remembered = boot
-        now = self._clock.now()
         if now > self._highest_wall:
             self._highest_wall = now
             connection.exec_driver_sql(_KEEP_WALL, (repr(now),))
@@ -225,7 +225,7 @@ class Store:
             self.failing = ""
             return
         try:
-            self._audit.append(events, now=self._clock.now())
+            self._audit.append(events, now=jobs[-1].asked_at)
         except Exception as error:  # noqa: BLE001 - whatever it is: not written means not released
             _log.error("audit-unavailable", exc_info=error)
             self.failing = "audit"
