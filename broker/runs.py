@@ -135,8 +135,8 @@ class Registry:
         )
         row = run_row(run, digest, ceiling, profiles)
         kept_id = await self._store.write(lambda db: records.open_run(db, row, key, max_runs=self._max_runs))
-        # The store answers in the order in which it wrote, and from here on nothing is awaited: of two openings with one
-        # key, the first one's run is there when the second looks, and the last token written is the one that works.
+        # The store answers in the order in which it wrote, and from here on nothing is awaited. So of two openings with
+        # one key the first one's run is there when the second looks, and the token written last is the one that works.
         if kept_id != run.run_id:
             return self._renamed(kept_id, digest), token
         for profile, matcher in granted:
