@@ -14,6 +14,7 @@ from typing import Final
 import structlog
 
 from config.clock import Clock
+from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
 from config.settings import MinterSettings
 from minter import lease_rows, reload
@@ -21,7 +22,7 @@ from minter.admin import AdminApi
 from minter.admin_keys import KeyCalls
 from minter.admission import Admission
 from minter.app import BrokerApi
-from minter.audit import AuditLog
+from minter.audit import AuditLog, AuditUnavailable
 from minter.audit_events import Event
 from minter.book import Book
 from minter.brokers import Brokers
@@ -144,6 +145,15 @@ class Minter:
 
         Errors: ``ConfigurationError`` with every fault; nothing is left open then.
         """
+        try:
+            return await cls._start(settings, clock, environ)
+        except AuditUnavailable as error:
+            raise ConfigurationError([Fault("audit", str(error))]) from None
+        except ProblemError as error:
+            raise ConfigurationError([Fault(error.code, error.detail)]) from None
+
+    @classmethod
+    async def _start(cls, settings: MinterSettings, clock: Clock, environ: MutableMapping[str, str]) -> Minter:
         async with AsyncExitStack() as undo:
             path = state_path(settings.state)
             lock = lock_state(path)
