@@ -109,6 +109,8 @@ class CallEndpoint:
             if granted.in_flight > granted.max_concurrent:
                 raise ProblemError("too-many-concurrent", retry_after=1)  # noqa: TRY301 - refusals are counted below
             await granted.budget.spend()
+            if run.ended is not None:
+                raise ProblemError("run-token-invalid")  # noqa: TRY301 - it ended while the budget was reserved
             if token is not None:
                 target = token.take_out(target, prepared.placement, prepared.prefix)
             wire_target = split_target(target)
@@ -117,8 +119,9 @@ class CallEndpoint:
         except BaseException as refused:
             granted.in_flight -= 1
             if isinstance(refused, ProblemError):
-                run.trace.denied(refused.code, getattr(refused, "denied_template", None))
                 self._recorder.refused(granted.name, refused.code)
+                if refused.code != "run-token-invalid":  # the trace of a run that is over is closed
+                    run.trace.denied(refused.code, getattr(refused, "denied_template", None))
             raise
         call = OpenCall(
             run, granted, method, wire_target, route, credential, receive, _this_task(), self._clock.boottime()
@@ -133,9 +136,9 @@ class CallEndpoint:
         try:
             token = find(target, headers)
             run = token.run(self._runs.by_digest)
-            run.check(self._clock)
             granted = run.profiles.get(name)
             if granted is None:
+                run.check(self._clock)
                 run.trace.denied("profile-not-granted")
                 raise ProblemError("profile-not-granted")  # noqa: TRY301 - refusals are counted below
         except ProblemError as problem:
@@ -228,7 +231,7 @@ class CallEndpoint:
         if call.lease is not None:
             headers, target = prepared.placement.place(headers, target, call.lease.credential)
         sending = await prepared.origin.connect(method, target, headers, body)
-        call.moved_at = self._clock.boottime()
+        call.moved_at = self._open.now
         call.delivered = not probe
         return await sending.send()
 

@@ -30,6 +30,8 @@ Headers = Iterable[tuple[bytes, bytes]]
 _HINT: Final = RUN.encode()
 #: What could be meant as a run token. One that was cut or run together with something is one too: an invalid one.
 _TOKEN: Final = re.compile(rb"brk_[0-9A-Za-z]{20,}", re.ASCII)
+#: How nearly every call has it: then nothing is left to look at where it stands.
+_USUAL: Final = re.compile(rb"[Bb]earer (brk_[0-9A-Za-z]{49})", re.ASCII)
 _AUTHORIZATION: Final = b"authorization"
 _SCHEMES: Final = (b"bearer", b"token")
 #: Of a longer Basic value no more is decoded; the limit of a request's head is not much higher.
@@ -39,7 +41,8 @@ _MAX_BASIC: Final = 8192
 class Found:
     """The run token of one call, before anybody believes it.
 
-    ``places`` are the header values it stands in, by name; ``in_target`` says that it stands in the target.
+    ``places`` are the header values it stands in, by name, but for the usual one; ``in_target`` says that it stands
+    in the target.
     """
 
     __slots__ = ("in_target", "places", "unverified_token")
@@ -114,6 +117,9 @@ def find(target: bytes, headers: Headers) -> Found:
     tokens: set[bytes] = set()
     for name, value in headers:
         if _HINT in value:
+            if name == _AUTHORIZATION and (usual := _USUAL.fullmatch(value)):
+                tokens.add(usual[1])
+                continue
             found = _TOKEN.findall(value)
         elif name == _AUTHORIZATION and value[:6].lower() == b"basic ":
             found = _TOKEN.findall(_decode_basic(value[6:]))

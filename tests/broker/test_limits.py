@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from broker.breaker import Breaker
-from broker.budget import BLOCK, Budget
+from broker.budget import BLOCK, LARGEST_BLOCK, Budget
 from broker.trace import MAX_ROWS, Trace
 from config.clock import FakeClock
 from config.problems import ProblemError
@@ -38,6 +38,16 @@ async def test_a_budget_gives_exactly_its_limit_however_many_ask_at_once():
     assert {result.code for result in results if isinstance(result, ProblemError)} == {"budget-exhausted"}
     assert asked == [BLOCK] * 5
     assert (one.spent, one.left, one.in_hand) == (100, 0, 0)
+
+
+async def test_a_block_is_32_calls_and_grows_with_what_was_spent():
+    one, asked = budget(100_000)
+    for _ in range(6000):
+        await one.spend()
+    assert asked[:8] == [BLOCK] * 8
+    assert asked[9] == 36
+    assert max(asked) == LARGEST_BLOCK
+    assert sum(asked) - one.spent == one.in_hand <= one.spent // 8
 
 
 async def test_an_exhausted_budget_asks_no_more():
