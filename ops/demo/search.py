@@ -20,7 +20,6 @@ from typing import Any
 import reach
 from needle import KEY, RESULT, Needle, Needles
 
-_CHUNK = 1 << 20
 _FILE_BYTES = 4 << 20
 #: Folders of other programs, looked through after the demo's own until the time is up.
 _OTHER_ROOTS = "/run /dev/shm /etc /root /home /tmp /var/tmp /var/log /var/lib /opt /srv"
@@ -107,8 +106,11 @@ def _listed(found: list[str]) -> str:
 def _environment(search: Search) -> str:
     for name, value in os.environ.items():
         search.look(f"{name}={value}".encode(), f"the environment ({name})")
-    search.look(_content(Path("/proc/self/environ")) or b"", "the environment")
-    return f"{', '.join(sorted(os.environ)) or 'empty'}"
+    given = _content(Path("/proc/self/environ")) or b""
+    search.look(given, "the environment")
+    # As it was given: Python itself may have added LC_CTYPE since.
+    names = sorted(entry.partition(b"=")[0].decode(errors="replace") for entry in given.split(b"\0") if entry)
+    return ", ".join(names or sorted(os.environ)) or "empty"
 
 
 def _arguments(search: Search) -> str:
