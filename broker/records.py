@@ -9,10 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal
 
-from sqlalchemy import Connection, Select, bindparam, func, select
-from sqlalchemy.dialects.sqlite import insert as upsert
-
-from broker.tables import grants, idempotency, meta, outbox, run_profiles, runs
+from broker.tables import (
+    Connection,
+    Select,
+    bindparam,
+    func,
+    grants,
+    idempotency,
+    meta,
+    outbox,
+    run_profiles,
+    runs,
+    select,
+    upsert,
+)
 from config.clock import Deadline
 from config.problems import ProblemError
 
@@ -223,14 +233,6 @@ def purge(db: Connection, *, ended_before: float, limit: int = 1000) -> int:
             db.execute(table.delete().where(table.c.run_id.in_(ids)))
         db.execute(grants.delete().where(grants.c.digest.not_in(select(run_profiles.c.grant_digest))))
     return len(ids)
-
-
-def counts(db: Connection) -> tuple[int, int]:
-    """Return the number of runs kept, and of notices that wait."""
-    return (
-        db.execute(select(func.count()).select_from(runs)).scalar_one(),
-        db.execute(select(func.count()).select_from(outbox)).scalar_one(),
-    )
 
 
 def _profiles(db: Connection, run_ids: Select[Any] | list[str]) -> dict[str, list[ProfileRow]]:

@@ -1,4 +1,7 @@
-"""The broker's tables (SQLAlchemy Core). The migrations under ``broker/migrations`` are written from them.
+"""The broker's tables (SQLAlchemy Core), and the words that statements over them are written with.
+
+The migrations under ``broker/migrations`` are written from the tables. Another database changes this file and
+``broker/store.py``; ``broker/records.py`` knows neither library nor dialect but through here.
 
 Instants are seconds since the epoch in ``*_at`` columns; JSON stands as bytes that msgspec wrote. No column holds a
 secret: of run tokens and idempotency keys only SHA-256 digests, of grants only what the grants file says.
@@ -6,7 +9,40 @@ secret: of run tokens and idempotency keys only SHA-256 digests, of grants only 
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, Index, Integer, LargeBinary, MetaData, PrimaryKeyConstraint, Table, Text, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    Float,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    PrimaryKeyConstraint,
+    Select,
+    Table,
+    Text,
+    bindparam,
+    func,
+    select,
+    text,
+)
+from sqlalchemy.dialects.sqlite import insert as upsert
+
+__all__ = [
+    "Connection",
+    "Select",
+    "bindparam",
+    "func",
+    "grants",
+    "idempotency",
+    "meta",
+    "metadata",
+    "outbox",
+    "run_profiles",
+    "runs",
+    "select",
+    "upsert",
+]
 
 metadata = MetaData(
     naming_convention={
