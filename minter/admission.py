@@ -6,7 +6,6 @@ the credentials of its own profiles, and no other.
 
 from __future__ import annotations
 
-import re
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,14 +16,13 @@ from config.contract import LeaseRequest
 from config.params import check_params
 from config.problems import ProblemError
 from config.profiles import Grants, Profile
-from config.tokenfiles import ID, Principal
+from config.tokenfiles import Principal
 from minter.book import Key
 from minter.custody import Custody
+from minter.forms import check_request
 from minter.kinds import Kind
 from minter.lease_rows import LeaseRow
 
-_RUN_ID: Final = re.compile(r"run_[0-9A-Za-z]{22}", re.ASCII)
-_TRACE_ID: Final = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}", re.ASCII)
 #: How long, and how many, ended runs are remembered: a request that was overtaken by the end of its run is refused.
 _ENDED_RUNS: Final = 100_000
 _ENDED_S: Final = 600.0
@@ -104,7 +102,7 @@ class Admission:
     def admit(self, broker: Principal, request: LeaseRequest) -> Asked:
         """Return what may be lent, or refuse."""
         policy = self.policy
-        _check_form(request)
+        check_request(request)
         if not broker.may_ask_for(request.profile):
             raise ProblemError("profile-not-allowed")
         profile = policy.grants.profiles.get(request.profile)
@@ -142,13 +140,3 @@ class Admission:
         self._ended[broker, run_id] = now
         while self._ended and (len(self._ended) > _ENDED_RUNS or next(iter(self._ended.values())) < now - _ENDED_S):
             self._ended.popitem(last=False)
-
-
-def _check_form(request: LeaseRequest) -> None:
-    """Refuse names of another form before they reach the table and the log."""
-    if not _RUN_ID.fullmatch(request.run_id):
-        raise ProblemError("body-malformed", "run_id is no id of a run")
-    if not ID.fullmatch(request.caller):
-        raise ProblemError("body-malformed", "caller is no id of a caller")
-    if request.trace_id is not None and not _TRACE_ID.fullmatch(request.trace_id):
-        raise ProblemError("body-malformed", "trace_id is not 1 to 128 letters, digits and . _ : / @ + = -")

@@ -14,6 +14,7 @@ from config.asgi import Receive, Scope, Send, exception_handlers, json_response,
 from config.contract import LEASES, WATCH, Revoked, RunRecord, decode
 from config.tokenfiles import Principal
 from minter.brokers import Brokers
+from minter.forms import check_record, check_run_id
 from minter.lease_endpoint import LeaseEndpoint
 from minter.readiness import Readiness
 from minter.service import LeaseService
@@ -91,11 +92,14 @@ class BrokerApi:
         return json_response(Revoked(leases=ended))
 
     async def _end_run(self, broker: Principal, request: Request) -> Response:
-        return json_response(Revoked(leases=await self._service.end_run(broker.id, request.path_params["run_id"])))
+        run_id = check_run_id(request.path_params["run_id"])
+        return json_response(Revoked(leases=await self._service.end_run(broker.id, run_id)))
 
     async def _record(self, broker: Principal, request: Request) -> Response:
+        run_id = check_run_id(request.path_params["run_id"])
         record = decode(RunRecord, await read_body(request.receive, MAX_RECORD, request.scope))
-        await self._service.record(broker.id, request.path_params["run_id"], record)
+        check_record(record)
+        await self._service.record(broker.id, run_id, record)
         return Response(status_code=204)
 
     async def _live(self, _request: Request) -> Response:

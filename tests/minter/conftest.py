@@ -31,3 +31,11 @@ async def world(tmp_path, clock):
     world = await World(tmp_path / "minter", clock).start()
     yield world
     await world.stop()
+
+
+@pytest.fixture
+async def served(world):
+    from tests.minter.lease_world import Served
+
+    async with Served(world) as served:
+        yield served

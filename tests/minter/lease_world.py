@@ -16,16 +16,20 @@ import sqlite3
 from pathlib import Path
 from typing import ClassVar
 
+import aiohttp
 import msgspec
 
+from config import server
 from config.clock import FakeClock
 from config.contract import LeaseRequest
+from config.listeners import Listener
 from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import KeySettings, LeaseLimits, MinterSettings
 from config.tokenfiles import Principal, TokenEntry, TokenFile
 from config.tokens import BROKER, digest, generate
 from minter.kinds import Ending, Minted
+from minter.listening import Listening
 from minter.minter import Minter
 
 ORIGIN = "https://api.example.com"
@@ -244,3 +248,55 @@ class World:
             lambda found: found.exec_driver_sql("SELECT state, count(*) FROM leases GROUP BY state").all()
         )
         return {row[0]: row[1] for row in rows}
+
+
+class Served:
+    """The same minter behind real sockets: brokers, operators and anyone, each in its own way."""
+
+    def __init__(self, world: World):
+        self.world = world
+
+    async def __aenter__(self):
+        run = self.world.folder / "run"
+        run.mkdir(mode=0o700)
+        self.sockets = {name: run / f"{name}.sock" for name in ("brokers", "admin", "public")}
+        listening = Listening(**{name: (Listener("unix", path=str(path)),) for name, path in self.sockets.items()})
+        self.stop = asyncio.Event()
+        ready = asyncio.Event()
+        self.task = asyncio.create_task(
+            server.serve(
+                listening.groups(self.world.minter),
+                on_ready=lambda _bound: ready.set(),
+                on_drain=self.world.minter.hub.close,
+                stop=self.stop,
+                drain_s=1.0,
+            )
+        )
+        async with asyncio.timeout(10):
+            await ready.wait()
+        self.sessions = {
+            name: aiohttp.ClientSession(base_url="http://minter", connector=aiohttp.UnixConnector(str(path)))
+            for name, path in self.sockets.items()
+        }
+        return self
+
+    async def __aexit__(self, *_):
+        for session in self.sessions.values():
+            await session.close()
+        self.stop.set()
+        await self.task
+
+    def bearer(self, broker="b1"):
+        return {"Authorization": f"Bearer {self.world.tokens[broker].reveal()}"}
+
+    async def ask(self, where, method, path, *, broker=None, **given):
+        headers = {**(self.bearer(broker) if broker else {}), **given.pop("headers", {})}
+        async with self.sessions[where].request(method, path, headers=headers, **given) as response:
+            text = await response.text()
+            body = json.loads(text) if "json" in response.headers.get("Content-Type", "") else text
+            return response.status, body, response.headers
+
+    async def lease(self, *, broker="b1", **fields):
+        """Ask for a lease as a broker does."""
+        request = msgspec.to_builtins(self.world.request(**fields))
+        return await self.ask("brokers", "POST", "/v1/leases", broker=broker, json=request)
