@@ -10,9 +10,8 @@ import time
 from pathlib import Path
 
 from config.grants import parse_grants
-
 from ops.bench import stacks
-from ops.bench.processes import cpu_seconds, resident_mib
+from ops.bench.processes import MEASURED_CORE, OTHER_CORE, cpu_seconds, resident_mib
 
 CONCURRENT = 64
 LIVE = 100_000
@@ -22,7 +21,8 @@ def measure(base: Path, *, rounds: int, seconds: float) -> None:
     """Print mints per second for both local kinds, then the same with many live leases."""
     base = base / "mints"
     base.mkdir()
-    with stacks.minter(base, 9) as pid:
+    with stacks.minter(base, 9, core=MEASURED_CORE) as pid:
+        os.sched_setaffinity(0, {OTHER_CORE})
         asyncio.run(_measure(base, pid, rounds=rounds, seconds=seconds))
 
 

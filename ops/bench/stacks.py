@@ -19,7 +19,7 @@ NGINX = "nginx" if os.access("/usr/bin/nginx", os.X_OK) else "/usr/sbin/nginx"
 BIN = Path(sys.executable).parent
 #: 236 bytes, the size that the figures of the design were taken with.
 ANSWER = json.dumps({"result": {"id": "01JSGCEXAMPLE000000000000", "text": "x" * 152}, "success": True})
-BODY_64K = "y" * 65536
+BIG_BYTES = 65536
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,12 @@ class Stack:
 def upstream(base: Path) -> Iterator[int]:
     """Serve the answer from memory: nginx on the other core. ``/v1/items`` is small, ``/v1/big`` has 64 KiB."""
     port = free_port()
+    big = base / "big.json"
+    big.write_text(json.dumps("y" * (BIG_BYTES - 2)))
+    base.chmod(0o755)
     server = f"""listen 127.0.0.1:{port} backlog=1024;
       location = /v1/items {{ default_type application/json; return 200 '{ANSWER}'; }}
-      location = /v1/big {{ default_type application/json; return 200 '{BODY_64K}'; }}"""
+      location = /v1/big {{ default_type application/json; alias {big}; }}"""
     with _nginx(base, "upstream", server, core=OTHER_CORE):
         wait_for(("127.0.0.1", port), log=base / "upstream.log")
         yield port
@@ -93,7 +96,7 @@ def aiohttp_proxy(base: Path, upstream_port: int) -> Iterator[Stack]:
 
 
 @contextlib.contextmanager
-def minter(base: Path, upstream_port: int) -> Iterator[int]:
+def minter(base: Path, upstream_port: int, *, core: int = OTHER_CORE) -> Iterator[int]:
     """Start a minter with a ``static`` and a ``jwt`` profile; its directory is the base. Gives its pid."""
     read, write = os.pipe()
     os.write(write, KEY.encode())
@@ -123,7 +126,7 @@ def minter(base: Path, upstream_port: int) -> Iterator[int]:
         base / "run/broker.credential",
     )
     argv = [str(BIN / "minter"), "serve", "--config", str(base / "minter.toml")]
-    with started(argv, core=OTHER_CORE, log=base / "minter.log", pass_fds=[read]) as process:
+    with started(argv, core=core, log=base / "minter.log", pass_fds=[read]) as process:
         os.close(read)
         wait_for(str(base / "run/minter.sock"), log=base / "minter.log")
         yield process.pid
