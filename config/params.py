@@ -28,11 +28,11 @@ _REMEMBERED: Final = 4096
 def _options() -> re2.Options:
     options = re2.Options()
     options.log_errors = False  # it would write to standard error by itself
-    options.max_mem = 1 << 20
     return options
 
 
-_OPTIONS: Final = _options()
+#: For every use of the engine.
+QUIET: Final = _options()
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +72,7 @@ def compile_pattern(text: str) -> Pattern:
     if len(text) > MAX_PATTERN:
         raise ValueError(f"a pattern has at most {MAX_PATTERN} characters")
     try:
-        return Pattern(text, re2.compile(text, _OPTIONS))
+        return Pattern(text, re2.compile(text, QUIET))
     except re2.error as error:
         reason = error.args[0] if error.args else b""
         reason = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)

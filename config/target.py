@@ -26,6 +26,7 @@ from urllib.parse import unquote_to_bytes
 
 import re2
 
+from config.params import QUIET
 from config.problems import ProblemError
 from config.routes import PLAIN, SEGMENT, WIDE
 
@@ -184,14 +185,5 @@ def wildcard_pattern(parts: tuple[str, ...], wide: bool, encoded: bool | frozens
     pattern = star.join(re.escape(part) for part in parts).encode()
     if len(parts) > 2:  # noqa: PLR2004 - two stars
         # Two stars could backtrack quadratically over a long segment; this engine cannot.
-        return re2.compile(pattern, _QUIET)  # type: ignore[no-any-return]
+        return re2.compile(pattern, QUIET)  # type: ignore[no-any-return]
     return re.compile(pattern)
-
-
-def _quiet() -> re2.Options:
-    options = re2.Options()
-    options.log_errors = False
-    return options
-
-
-_QUIET: Final = _quiet()
