@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping
 
 from config.commands import CommandError
@@ -24,11 +25,8 @@ def explained(grants: Grants, profile: str, method: str, target: str, params: Ma
         raise CommandError(ExitCode.USAGE, f"there is no profile {profile}; there are: {there}")
     refuse_unknown([found], params)
     checked = check_params(found, params)
-    try:
-        raw = target.encode()
-    except UnicodeEncodeError:
-        raise CommandError(ExitCode.USAGE, "TARGET is not text") from None
-    return explain(Matcher(found), method, raw, checked)
+    # The bytes that were typed, also where they are no text.
+    return explain(Matcher(found), method, os.fsencode(target), checked)
 
 
 def parameters(given: Iterable[str]) -> dict[str, str]:

@@ -125,7 +125,7 @@ def count(number: int, noun: str) -> str:
 
 def plain(text: str) -> str:
     """Return ``text`` with every control character spelt out."""
-    return "".join(char if char.isprintable() else f"\\x{ord(char):02x}" for char in text)
+    return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
 def _cell(value: Any) -> str:

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from config.settings import MinterSettings
+from minter.admin_client import AdminClient
 from tests.worlds.api import Api
 from tests.worlds.console import Console
 from tests.worlds.service import CANARY, Service
@@ -65,8 +67,18 @@ def lent(service, profile="api"):
     return run
 
 
-def live(console, *filters):
-    return console("minter", "leases", "list", *filters).rows
+def live(service, **filters):
+    """Ask the minter itself which leases are live; return their runs."""
+    listed = admin(service).get("/v1/leases", state="active", **filters)["leases"]
+    return [lease["run_id"] for lease in listed]
+
+
+def admin(service):
+    return AdminClient(MinterSettings(admin_listen=[f"unix:{service.root}/run/minter-admin.sock"]))
+
+
+def rotation(service, alias):
+    return admin(service).post(f"/v1/keys/{alias}/rotate", {"step": "status"})
 
 
 def test_leases_are_listed_with_their_state_and_without_the_credential(service, console):
@@ -85,24 +97,25 @@ def test_leases_are_listed_with_their_state_and_without_the_credential(service, 
 
 def test_filters_narrow_the_list_and_ended_leases_are_asked_for(service, console):
     run, signed = lent(service), lent(service, "signed")
-    assert [row[3] for row in live(console, "--run", run.run_id)] == [run.run_id]
-    assert [row[3] for row in live(console, "--kind", "jwt")] == [signed.run_id]
-    assert [row[3] for row in live(console, "--key", "signer")] == [signed.run_id]
-    assert live(console, "--caller", "nobody") == []
-    console("broker", "runs", "end", run.run_id)
-    assert live(console, "--run", run.run_id) == []
-    assert [row[6] for row in live(console, "--run", run.run_id, "--all")] == ["revoked"]
-    assert run.run_id in [row[3] for row in live(console, "--state", "revoked")]
+
+    def runs(*filters):
+        return [row[3] for row in console("minter", "leases", "list", *filters).rows]
+
+    assert runs("--kind", "jwt", "--key", "signer", "--caller", "support-agent") == [signed.run_id]
+    service.caller("DELETE", f"/v1/runs/{run.run_id}")
+    assert runs() == [signed.run_id]
+    assert run.run_id in runs("--all")
+    assert signed.run_id not in runs("--state", "revoked")
 
 
 def test_one_lease_is_revoked_by_its_id_and_how_is_said_honestly(service, console):
     run, other = lent(service), lent(service)
-    lease = live(console, "--run", run.run_id)[0][0]
+    lease = admin(service).get("/v1/leases", run=run.run_id)["leases"][0]["lease_id"]
     done = console("minter", "leases", "revoke", lease)
     assert done.status == 0
     assert done.rows == [[lease, "api", "static", "revoked", "key_still_valid"]]
     assert "stays valid upstream; to end it: minter rotate ALIAS" in done.err
-    assert [row[3] for row in live(console)] == [other.run_id]
+    assert live(service) == [other.run_id]
 
 
 def test_mass_revocation_goes_by_every_filter_and_says_what_it_did(service, console):
@@ -110,12 +123,12 @@ def test_mass_revocation_goes_by_every_filter_and_says_what_it_did(service, cons
     dry = console("minter", "leases", "revoke", "--since", "1h", "--dry-run")
     assert dry.status == 0
     assert {row[3] for row in dry.rows} == {run.run_id, signed.run_id}
-    assert len(live(console)) == 2
+    assert len(live(service)) == 2
     done = console("minter", "leases", "revoke", "--key", "signer", "--since", "1h", "--json")
     assert [lease["how"] for lease in done.json["leases"]] == ["expired_only"]
-    assert [row[3] for row in live(console)] == [run.run_id]
+    assert live(service) == [run.run_id]
     assert console("minter", "leases", "revoke", "--all").status == 0
-    assert live(console) == []
+    assert live(service) == []
 
 
 @pytest.mark.parametrize(
@@ -126,7 +139,7 @@ def test_what_is_to_be_revoked_must_be_said_in_one_way(service, console, argumen
     lent(service)
     done = console("minter", "leases", "revoke", *arguments)
     assert (done.status, done.out) == (2, "")
-    assert len(live(console)) == 1
+    assert len(live(service)) == 1
 
 
 def test_a_lease_that_is_not_there_is_a_usage_error(console):
@@ -167,19 +180,19 @@ def test_a_key_goes_elsewhere_only_after_rebind(service, console, api):
     done = console("minter", "keys", "rebind", "signer", "--origin", "https://elsewhere.example")
     assert done.status == 0
     assert "https://elsewhere.example and nowhere else" in done.err
-    assert live(console, "--key", "signer") == []
+    assert live(service, key="signer") == []
     run = service.open_run("signed")
     assert call(service, run, "signed") == 503
-    console("minter", "keys", "rebind", "signer", "--origin", api.origin)
+    admin(service).post("/v1/keys/signer/rebind", {"origins": [api.origin]})
     assert call(service, lent(service, "signed"), "signed") == 200
 
 
 @pytest.mark.parametrize("origin", ["https://a.example/path", "ftp://a.example", "a.example", ""])
 def test_what_is_no_origin_is_refused(service, console, origin):
-    before = console("minter", "keys", "list").out
+    before = admin(service).get("/v1/custody")
     done = console("minter", "keys", "rebind", "signer", "--origin", origin)
     assert (done.status, done.out) == (2, "")
-    assert console("minter", "keys", "list").out == before
+    assert admin(service).get("/v1/custody") == before
 
 
 def test_a_static_key_is_rotated_from_standard_input_and_the_old_one_kept_until_it_is_finished(service, console, api):
@@ -197,20 +210,18 @@ def test_a_static_key_is_rotated_from_standard_input_and_the_old_one_kept_until_
     lent(service)
     assert api.received[-1].header("authorization") == f"Bearer {new}"
     assert console("minter", "rotate", "api", stdin="a third").status == 6
-    assert console("minter", "rotate", "api", "--status").rows[0][1] == "done"
-    assert console("minter", "rotate", "api", "--finish").status == 0
-    assert console("minter", "rotate", "api", "--status").out == "api: version 2 is in use, no rotation is running\n"
-    assert console("minter", "rotate", "api", "--finish").status == 6
-    assert run.run_id not in [row[3] for row in live(console)]
+    done = console("minter", "rotate", "api", "--finish")
+    assert (done.status, done.out) == (0, "api: version 2 is in use, no rotation is running\n")
+    assert run.run_id not in live(service)
     assert not (service.root / "secrets/api.key").exists()
 
 
 def test_no_new_value_is_a_usage_error_and_changes_nothing(service, console):
-    before = console("minter", "rotate", "api", "--status").out
+    before = rotation(service, "api")
     for nothing in ("", "\n"):
         done = console("minter", "rotate", "api", stdin=nothing)
         assert (done.status, done.out) == (2, "")
-    assert console("minter", "rotate", "api", "--status").out == before
+    assert rotation(service, "api")["steps"][0]["done"] is before["steps"][0]["done"] is False
 
 
 def test_on_a_terminal_the_new_value_is_asked_for_and_not_echoed(service, console):
@@ -219,7 +230,7 @@ def test_on_a_terminal_the_new_value_is_asked_for_and_not_echoed(service, consol
     assert status == 0, shown
     assert "New value of api:" in shown
     assert new not in shown
-    assert console("minter", "rotate", "api", "--finish").status == 0
+    admin(service).post("/v1/keys/api/rotate", {"step": "finish"})
 
 
 def test_a_signing_key_is_published_first_and_the_rotation_can_be_given_up(service, console):
@@ -230,11 +241,11 @@ def test_a_signing_key_is_published_first_and_the_rotation_can_be_given_up(servi
     assert again.status == 6
     assert "force does not wait" in again.err
     assert console("minter", "rotate", "signer", "--abort").status == 0
-    assert console("minter", "rotate", "signer", "--status", "--json").json["state"] == "idle"
+    assert rotation(service, "signer")["state"] == "idle"
     done = console("minter", "rotate", "signer", "--force")
     assert done.status == 0
     assert "is in use" in done.err
-    assert console("minter", "rotate", "signer", "--finish", "--force").status == 0
+    admin(service).post("/v1/keys/signer/rotate", {"step": "finish", "force": True})
 
 
 @pytest.mark.parametrize(
@@ -259,10 +270,9 @@ def test_the_audit_log_is_read_from_the_end_and_from_anywhere(service, console):
     assert [event["seq"] for event in exported] == list(range(1, len(exported) + 1))
     rest = console("minter", "audit", "export", "--after", str(len(exported) - 2)).out.splitlines()
     assert len(rest) == 2
-    for number in (1, 3, 10_000):
+    for number in (1, 10_000):
         tail = console("minter", "audit", "tail", "-n", str(number), "--json").out.splitlines()
         assert [json.loads(line)["seq"] for line in tail] == [event["seq"] for event in exported][-number:]
-    assert console("minter", "audit", "tail").rows[-1][0] == str(len(exported))
     assert console("minter", "audit", "verify").status == 0
 
 
@@ -299,7 +309,7 @@ def test_another_user_may_neither_read_nor_revoke(service, console):
         "except CommandError as error: sys.exit(error.status)\n"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 5
-    assert len(live(console)) == 1
+    assert len(live(service)) == 1
 
 
 def test_without_a_minter_the_answer_is_to_try_again(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -56,7 +57,10 @@ class Console:
         return Done(done.returncode, done.stdout, done.stderr)
 
     def on_a_terminal(self, program: str, *arguments: str | Path, typed: str = "") -> tuple[int, str]:
-        """Run a command with a terminal at all three ends; return its status and what the terminal showed."""
+        """Run a command with a terminal at all three ends; return its status and what the terminal showed.
+
+        ``typed`` is typed when the command asks for something: at a colon that ends what is shown so far.
+        """
         ours, theirs = pty.openpty()
         process = subprocess.Popen(
             [str(BIN / program), *map(str, arguments)],
@@ -68,13 +72,16 @@ class Console:
             start_new_session=True,
         )
         os.close(theirs)
-        if typed:
-            os.write(ours, typed.encode())
         shown = b""
         try:
-            while chunk := os.read(ours, 65536):
-                shown += chunk
-        except OSError:  # the other end is closed
-            pass
-        os.close(ours)
-        return process.wait(60), shown.decode()
+            with contextlib.suppress(OSError):  # what reading gives when the other end is closed
+                while chunk := os.read(ours, 65536):
+                    shown += chunk
+                    if typed and shown.endswith(b": "):
+                        os.write(ours, typed.encode())
+                        typed = ""
+            return process.wait(60), shown.decode()
+        finally:
+            process.kill()
+            process.wait()
+            os.close(ours)

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from config import terminal
+from config.secret import Secret
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain text", "plain text"),
+        ("\x1b[31mred\x07", "\\x1b[31mred\\x07"),
+        ("two\nlines\r", "two\\nlines\\r"),
+        ("\u202egnp.exe", "\\u202egnp.exe"),
+        ("\ud800", "\\ud800"),
+        ("Zürich", "Zürich"),
+    ],
+)
+def test_no_control_character_of_others_reaches_the_terminal(text, shown, capsys):
+    terminal.out(text)
+    terminal.say(text)
+    terminal.table(("A",), [(text,)])
+    captured = capsys.readouterr()
+    assert captured.out == f"{shown}\nA\n{shown}\n"
+    assert captured.err == f"minter-broker: {shown}\n"
+
+
+def test_a_piped_table_is_tab_separated_and_marks_what_is_empty(capsys):
+    terminal.table(("A", "B", "C", "D"), [(1, None, ["x", "y"], {}), (True, "", "a\tb", {"k": 2})])
+    assert capsys.readouterr().out == "A\tB\tC\tD\n1\t-\tx, y\t-\nyes\t-\ta\\tb\tk: 2\n"
+
+
+class Terminal(io.StringIO):
+    def isatty(self):
+        return True
+
+
+def test_what_looks_like_markup_is_shown_as_it_is(monkeypatch):
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("COLUMNS", "100")
+    terminal.table(("A",), [("[red]x[/red]",)])
+    assert "[red]x[/red]" in screen.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("given", "read"),
+    [("value\n", "value"), ("value\r\n", "value"), ("va\nlue\n\n", "va\nlue\n"), ("value", "value"), ("", "")],
+)
+def test_a_secret_from_a_pipe_loses_one_line_break(monkeypatch, given, read):
+    monkeypatch.setattr("sys.stdin", io.StringIO(given))
+    secret = terminal.ask_secret("New value")
+    assert isinstance(secret, Secret)
+    assert secret.reveal() == read
+
+
+def test_counts_are_plain_english():
+    assert [terminal.count(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
