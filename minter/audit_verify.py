@@ -63,7 +63,7 @@ def canonical(record: dict[str, Any]) -> bytes:
     Everything outside printable ASCII is escaped: line breaks, terminal escapes, marks that turn the direction of
     writing, U+2028 and lone surrogates. One record is one line, whatever its fields hold.
     """
-    return _encode(record).replace("\x7f", "\\u007f").encode("ascii")
+    return _encode(record).encode("ascii")
 
 
 def line_hash(line: bytes) -> str:

@@ -154,9 +154,11 @@ def _import(value: Secret, algorithm: Algorithm) -> _Key:
     source: str | dict[str, Any] = text
     if text.lstrip().startswith("{"):
         try:
-            source = json.loads(text)
+            document = json.loads(text)
         except (ValueError, RecursionError):
             raise SigningError("is neither a JWK nor PEM") from None
+        # The material alone: what another program named the key and used it for is not our affair.
+        source = {name: member for name, member in document.items() if name in _PUBLIC | PRIVATE_MEMBERS}
     elif text.lstrip().startswith("-----BEGIN") is (algorithm == "HS256"):
         # The other way round as well: an asymmetric key is never a shared secret.
         raise SigningError("is not a shared secret" if algorithm == "HS256" else "is neither a JWK nor PEM")

@@ -102,6 +102,14 @@ def test_a_jwk_is_read_as_well_as_pem(algorithm):
     assert key.kid == made.thumbprint()
 
 
+def test_a_jwk_of_another_program_lends_us_neither_its_name_nor_its_uses():
+    made = OKPKey.generate_key("Ed25519")
+    more = {"kid": "mine", "use": "enc", "key_ops": ["sign"], "x5t": "AAAA", "alg": "ES256"}
+    key = load(Secret(json.dumps({**made.as_dict(private=True), **more})), "EdDSA")
+    assert key.public_jwk.keys() == {"kty", "crv", "x", "kid", "use", "alg"}
+    assert (key.kid, key.public_jwk["use"]) == (made.thumbprint(), "sig")
+
+
 def encrypted():
     key = ed25519.Ed25519PrivateKey.generate()
     form = serialization.BestAvailableEncryption(b"password")

@@ -34,6 +34,17 @@ def split(data):
     return list(io.BytesIO(data))
 
 
+def chained(records):
+    """Write records whose hashes are all right."""
+    prev = records[0]["prev"]
+    lines = []
+    for record in records:
+        line = canonical({**record, "prev": prev})
+        prev = line_hash(line)
+        lines.append(line + b"\n")
+    return lines
+
+
 # Made once: the attacks are what varies.
 LOG, HEAD = written([[Event("key.pinned", {"alias": f"k{n}", "origins": ["https://a.example"]})] for n in range(12)])
 LINES = split(LOG)
@@ -102,13 +113,7 @@ def test_every_splice_of_another_log_of_the_same_installation_is_found(first, la
 def test_a_rewrite_that_recomputes_every_hash_behind_it_is_found_by_the_known_line(place, name):
     records = [json.loads(line) for line in LINES]
     records[place][name] = {"at": "2031-01-01T00:00:00.000Z", "code": "key.rebound", "alias": "forged"}[name]
-    prev = records[0]["prev"]
-    lines = []
-    for record in records:
-        record["prev"] = prev
-        line = canonical(record)
-        prev = line_hash(line)
-        lines.append(line + b"\n")
+    lines = chained(records)
     assert found(lines)
     if place > 0:
         # Without a known line this is what a chain alone cannot show.
@@ -121,3 +126,11 @@ def test_lines_behind_the_known_one_are_checked_by_the_chain(place):
     assert not found(LINES, known)
     assert found([*LINES, LINES[-1]], known)
     assert found([*LINES[:-2], LINES[-1]], known)
+
+
+@given(st.integers(1, len(LINES) - 1), st.integers(-3, 3))
+def test_a_number_that_does_not_count_on_is_found_though_every_hash_is_right(place, step):
+    assume(step != 0)
+    records = [json.loads(line) for line in LINES]
+    records[place]["seq"] += step
+    assert verify(chained(records), installation="inst-1").bad is not None
