@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import aiohttp
+import structlog
 from aiohttp.abc import AbstractResolver, ResolveResult
 from aiohttp.client_reqrep import ClientRequest
 from aiohttp.connector import Connection
@@ -30,6 +31,8 @@ from config.problems import ProblemError
 
 if TYPE_CHECKING:
     from config.settings import TlsSettings, UpstreamSettings
+
+log = structlog.get_logger("broker.egress")
 
 Headers = Iterable[tuple[bytes, bytes]]
 
@@ -238,7 +241,7 @@ class Egress:
     ) -> None:
         """Take the settings; ``resolver`` is what asks for addresses.
 
-        Errors: ``ConfigurationError`` when there are no certificate authorities to trust.
+        Errors: ``ConfigurationError`` when ``ca_file`` cannot be read.
         """
         self._settings = settings
         self._resolver = resolver
@@ -377,7 +380,7 @@ def client_context(ca_file: str = "") -> ssl.SSLContext:
 
     Trust is ``ca_file``, else the system's authorities. Python's own default would take ``SSL_CERT_FILE`` and
     ``SSLKEYLOGFILE`` from the environment, and whoever can set those reads or fakes every call.
-    Errors: ``ConfigurationError`` when there is nothing to trust.
+    Errors: ``ConfigurationError`` when ``ca_file`` cannot be read.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -397,4 +400,6 @@ def client_context(ca_file: str = "") -> ssl.SSLContext:
     if Path(built_in.openssl_capath).is_dir():
         context.load_verify_locations(capath=built_in.openssl_capath)
         return context
-    raise ConfigurationError([Fault("upstream.ca_file", "this system has no certificate authorities", "name a file")])
+    # Without any, every https origin is refused; an operator who calls only loopback APIs needs none.
+    log.warning("no-certificate-authorities", hint="set upstream.ca_file")
+    return context

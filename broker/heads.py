@@ -140,7 +140,6 @@ def answer_headers(call: OpenCall, prepared: Prepared, answer: Answer) -> tuple[
     """
     passed: Headers = []
     length = retry_after = None
-    chunked = False
     for raw_name, value in answer.headers:
         name = raw_name.lower()
         if name in prepared.answers_pass:
@@ -149,11 +148,11 @@ def answer_headers(call: OpenCall, prepared: Prepared, answer: Answer) -> tuple[
             passed.append((name, value))
         elif name == b"content-length":
             length = value
-        elif name == b"transfer-encoding":
-            chunked = True
+        elif name == b"transfer-encoding" and value.lower() != b"chunked":
+            raise ProblemError("upstream-malformed", "the body is coded in a way that nobody asked for")
         if name == b"retry-after":
             retry_after = value
-    if length is not None and not chunked:
+    if length is not None:  # one at most, and none beside chunks: such answers are not well-formed
         _check_length(call, answer.status, length)
         passed.append((b"content-length", length))
     if answer.status in _REFUSALS and call.lease is not None:

@@ -139,7 +139,12 @@ class LeaseSlot:
         if lease.ends.ended(clock):
             raise ProblemError("mint-failed", retry_after=1)
         old = self.lease
-        if old is not None and old.lease_id != lease.lease_id and not old.use_until.ended(clock):
+        if (
+            old is not None
+            and old.lease_id != lease.lease_id
+            and not old.use_until.ended(clock)
+            and not self._leases.vouches(old)
+        ):
             # The minter has replaced it before its time: it ended while the stream was away.
             self.drop(old.lease_id)
         self.lease = lease

@@ -506,3 +506,50 @@ async def test_a_run_token_elsewhere_is_refused_35(w: World, name):
     assert (reply.status, reply.code) == (400, "run-token-misplaced")
     assert w.token not in reply.body.decode()
     assert w.api.raw == []
+
+
+# --- what is never shown ---
+
+
+async def test_a_state_that_cannot_be_written_stops_calls_59(w: World):
+    async def reserve(_wanted: int) -> int:
+        raise ProblemError("state-unavailable", retry_after=1)
+
+    w.run.profiles["api"].budget._reserve = reserve
+    reply = await w.call("GET", "/v1/items")
+    assert (reply.status, reply.code) == (503, "state-unavailable")
+    assert (w.api.raw, w.minter.asked) == ([], [])
+
+
+async def test_a_run_that_ends_while_its_budget_is_written_makes_no_call(w: World):
+    async def reserve(wanted: int) -> int:
+        w.run.end("by-operator")
+        return wanted
+
+    w.run.profiles["api"].budget._reserve = reserve
+    assert (await w.call("GET", "/v1/items")).code == "run-token-invalid"
+    assert (w.api.raw, w.minter.asked) == ([], [])
+
+
+async def test_neither_the_credential_nor_the_run_token_shows_in_logs_traces_or_refusals_37(w: World, capfd, caplog):
+    caplog.set_level("DEBUG")
+    replies = [await w.call("GET", "/v1/items"), await w.call("GET", "/v1/other?x=1")]
+    w.api.says(b"nonsense\r\n\r\n")
+    replies.append(await w.call("GET", "/v1/items"))
+    w.minter.credential = {"value": KEY + "\n"}
+    w.minter.leases.clear()
+    w.clock.advance(880)
+    replies.append(await w.call("GET", "/v1/items"))
+    w.minter.refuse = ProblemError("issuer-failed")
+    w.clock.advance(19)
+    replies.append(await w.call("GET", "/v1/items"))
+    w.run.profiles["api"].wire = None
+    w.endpoint._egress = None  # type: ignore[assignment]  # something unexpected
+    replies.append(await w.call("GET", "/v1/items"))
+    assert [reply.status for reply in replies] == [200, 403, 502, 503, 503, 500]
+    out, err = capfd.readouterr()
+    shown = [out, err, caplog.text, str(w.run.trace.snapshot()), w.run.trace.dump().decode(), repr(w.run)]
+    shown += [str(reply) for reply in replies]
+    for text in shown:
+        for secret in (KEY, w.token, "mbk_of-this-broker"):
+            assert secret not in text

@@ -204,6 +204,19 @@ def test_a_client_context_verifies_chain_and_name_from_tls_1_2_on(tmp_path):
             client_context(str(bad))
 
 
+async def test_a_system_without_authorities_calls_no_https_origin(ca, names, monkeypatch):
+    nothing = ssl.get_default_verify_paths()._replace(openssl_cafile="/none", openssl_capath="/none")
+    monkeypatch.setattr(egress_module.ssl, "get_default_verify_paths", lambda: nothing)
+    monkeypatch.setattr(egress_module, "_BUNDLES", ())
+    names.answers["localhost"] = [["127.0.0.1"]]
+    async with recording(server_side(ca, "localhost")) as api:
+        egress = Egress(UpstreamSettings(), resolver=names)
+        with pytest.raises(ProblemError, match="upstream-unreachable"):
+            await get(egress, f"https://localhost:{api.port}", "localhost")
+        assert api.requests == []
+        await egress.close()
+
+
 # --- the exact target, and framing ---
 
 
