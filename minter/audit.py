@@ -314,13 +314,7 @@ def _lines_backwards(fd: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _lost(what: str) -> ConfigurationError:
-    return ConfigurationError(
-        [
-            Fault(
-                "audit", what, "the log was cut, changed or replaced: see minter audit verify, then --accept-audit-loss"
-            )
-        ]
-    )
+    return ConfigurationError([Fault("audit", what, "it was cut, changed or replaced: see minter audit verify")])
 
 
 def _name(error: OSError) -> str:

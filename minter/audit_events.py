@@ -6,6 +6,7 @@ holds a path, a query, a body, a credential or a run parameter's value.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -74,6 +75,8 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "lost_hash": ((str,), "hash of that line"),
     "behind_s": ((int, float), "seconds by which the wall clock stands behind the line before"),
 }
+
+_YEAR_10000: Final = 253_402_300_800
 
 _LEASE: Final = ("lease_id", "broker", "run_id", "caller", "profile", "kind", "trace_id")
 _ASKED: Final = ("params_digest", "origin", "grant_digest")
@@ -184,3 +187,8 @@ class Event:
                 raise ValueError(f"event {self.code}: field {name!r} has a value of type {type(value).__name__}")
             if type(value) is list and not all(type(item) is str for item in value):
                 raise ValueError(f"event {self.code}: field {name!r} is not a list of text")
+            # Here, not when it is written: an event that cannot be written would stop the log for all others.
+            if type(value) is float and not math.isfinite(value):
+                raise ValueError(f"event {self.code}: field {name!r} is not a finite number")
+            if name.endswith("_at") and not 0 <= value < _YEAR_10000:  # type: ignore[operator]
+                raise ValueError(f"event {self.code}: field {name!r} is not an instant")

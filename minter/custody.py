@@ -198,9 +198,14 @@ class Custody:
         def work(connection: Connection) -> tuple[list[VersionRow], Sequence[Event]]:
             for key in staged.keys.values():
                 key_rows.add_key(connection, key)
-            for row in staged.changed:
-                key_rows.put_version(connection, row)
-            return key_rows.versions(connection), staged.events
+            active = _active(key_rows.versions(connection))
+            told: list[Event] = []
+            for row, events in staged.changed:
+                # A rotation may have put another version in force since this one was read.
+                if active.get(row.alias, row.version) == row.version:
+                    key_rows.put_version(connection, row)
+                    told += events
+            return key_rows.versions(connection), told
 
         versions = await store.write(work)
         self._wanted, self._profiles = staged.wanted, staged.profiles
@@ -209,13 +214,17 @@ class Custody:
             pins = self._settings_pins(alias) or row.origins
             if pins:
                 self._pins[alias] = frozenset(pins)
-        # Keys that the grants no longer name stay: what was made with them may still have to be ended with them.
+        active = _active(versions)
+        held = {alias: held for alias, held in staged.held.items() if active.get(alias) == held.version}
         changed = [
             alias
-            for alias, held in staged.held.items()
-            if alias in self._held and self._held[alias].fingerprint != held.fingerprint
+            for alias, new in held.items()
+            if (old := self._held.get(alias)) is not None
+            and old.version == new.version
+            and old.fingerprint != new.fingerprint
         ]
-        self._held |= staged.held
+        # Keys that the grants no longer name stay: what was made with them may still have to be ended with them.
+        self._held |= held
         self.put(versions)
         return changed
 
@@ -285,6 +294,10 @@ class Custody:
         """Return the uses that were counted since the last :meth:`flush`, and when the last one was."""
         return self._uses.get(alias, 0), self._used_at.get(alias)
 
+    def rotating(self) -> bool:
+        """Say whether any key has a version that is on its way in or out."""
+        return any(row.phase in ("prepared", "retiring") for row in self._versions.values())
+
     def version_in_use(self, alias: str) -> int | None:
         """Return which version of a key is lent or signs."""
         held = self._held.get(alias)
@@ -302,6 +315,10 @@ class Custody:
             self._versions[row.alias, row.version] = row
         keys = [row.public_jwk for row in self._versions.values() if _is_public(row) and row.public_jwk is not None]
         self._jwks = ('{"keys":[' + ",".join(keys) + "]}").encode()
+
+
+def _active(rows: Iterable[VersionRow]) -> dict[str, int]:
+    return {row.alias: row.version for row in rows if row.phase == "active"}
 
 
 def _is_public(row: VersionRow) -> bool:

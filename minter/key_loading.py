@@ -19,12 +19,15 @@ from minter.sources import MissingError, SourceError, versioned
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staged:
-    """What was read, to be adopted as a whole. ``wanted``: the origins that the grants name for each key."""
+    """What was read, to be adopted as a whole.
+
+    ``changed``: versions that are new or not as they were, each with what the audit log is told. ``wanted``: the
+    origins that the grants name for each key.
+    """
 
     held: Mapping[str, Held]
     keys: Mapping[str, KeyRow]
-    changed: Sequence[VersionRow]
-    events: Sequence[Event]
+    changed: Sequence[tuple[VersionRow, Sequence[Event]]]
     wanted: Mapping[str, frozenset[str]]
     profiles: Mapping[str, tuple[str, ...]]
 
@@ -56,8 +59,7 @@ class Staging:
         self._profiles = {alias: tuple(found) for alias, found in profiles.items()}
         self._held: dict[str, Held] = {}
         self._missing: list[str] = []
-        self._changed: list[VersionRow] = []
-        self._events: list[Event] = []
+        self._changed: list[tuple[VersionRow, Sequence[Event]]] = []
         self.faults: list[Fault] = []
 
     def read(self) -> None:
@@ -101,7 +103,6 @@ class Staging:
             held=self._held,
             keys=keys,
             changed=self._changed,
-            events=self._events,
             wanted=self._wanted,
             profiles=self._profiles,
         )
@@ -110,10 +111,11 @@ class Staging:
         self._held[alias] = held
         before = self._active.get(alias)
         row = version_row(alias, held, ref, now=self._now)
+        events = []
         if before is None:
             # Nobody can have met a key that is new, so it needs no time of publication.
             row = replace(row, phase="active", published_at=self._now, activated_at=self._now)
-            self._events.append(key_event("key.created", row))
+            events.append(key_event("key.created", row))
         elif (before.fingerprint, before.source_ref) == (row.fingerprint, row.source_ref):
             return
         else:
@@ -125,8 +127,8 @@ class Staging:
                 public_jwk=row.public_jwk,
             )
             if row.fingerprint != before.fingerprint:
-                self._events.append(key_event("key.changed", row))
-        self._changed.append(row)
+                events.append(key_event("key.changed", row))
+        self._changed.append((row, events))
 
 
 def setting_faults(settings: MinterSettings) -> list[Fault]:

@@ -69,6 +69,8 @@ class Rotation:
             custody, store, clock=clock, cache_s=self._cache_s, end_leases=end_leases, failpoint=failpoint
         )
         self._busy: set[str] = set()
+        #: Something was cut off in between: the state is asked, not memory.
+        self._unsure = True
 
     async def request(
         self,
@@ -108,7 +110,10 @@ class Rotation:
 
     async def tick(self, now: float) -> None:
         """Bring forward what waits for its time, and what a kill left unfinished."""
+        if not self._unsure and not self._custody.rotating():
+            return
         rows = await self._store.read(key_rows.versions)
+        self._unsure = False
         waiting = sorted({row.alias for row in rows if row.phase in ("prepared", "retiring")})
         for alias in waiting:
             if alias in self._busy or alias not in self._custody.aliases():
@@ -264,5 +269,8 @@ class Rotation:
         self._busy.add(alias)
         try:
             yield
+        except BaseException:
+            self._unsure = True
+            raise
         finally:
             self._busy.discard(alias)

@@ -14,6 +14,8 @@ State = Literal["idle", "preparing", "prepared", "published", "retiring"]
 #: Verifiers whose clock is behind ours still accept a token so long after its end.
 SKEW_S: Final = 60.0
 _RUNS_NAMED: Final = 100
+_PUBLISH: Final = "list its public key beside the old one, so that verifiers know it before it signs"
+_PUBLISH_SHARED: Final = "time for you to give verifiers the new secret beside the old one; its source has it"
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +92,7 @@ def _signing_steps(versions: Versions, cache_s: float, now: float) -> list[dict[
         _step(
             "publish",
             published_at,
-            "list its public key beside the old one, so that verifiers know it before it signs",
+            _PUBLISH_SHARED if versions.active and versions.active.algorithm == "HS256" else _PUBLISH,
             done=versions.state == "published" or activated,
         ),
         _step("activate", ready_at, "sign with it; the old key goes on verifying", done=activated),

@@ -99,6 +99,11 @@ def test_the_file_is_appended_to_and_only_its_owner_can_open_it(path):
         ("key.pinned", {"origins": [1]}),
         ("lease.mint-failed", {"attempts": True}),
         ("lease.mint-failed", {"attempts": 1.5}),
+        ("lease.minted", {"expires_at": float("inf")}),
+        ("lease.minted", {"expires_at": float("nan")}),
+        ("lease.minted", {"expires_at": -1}),
+        ("lease.minted", {"expires_at": 1e12}),
+        ("clock.went-back", {"behind_s": float("nan")}),
     ],
 )
 def test_a_code_a_field_or_a_type_outside_the_allow_list_is_refused_without_its_value(code_and_fields):

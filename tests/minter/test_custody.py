@@ -12,6 +12,7 @@ from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import KeySettings, MinterSettings
 from minter import custody_report
+from minter.rotation import Rotation
 from minter.signing import PRIVATE_MEMBERS, generate
 from tests.minter.vault import CANARY, ORIGIN, Vault, grants_of, quick_directory
 
@@ -154,6 +155,17 @@ async def test_a_value_that_changed_in_its_source_is_taken_at_a_reload_and_said(
     assert vault.custody.secret("api", ORIGIN)[0].reveal() == "another value"
     assert len(vault.events("key.changed")) == 1
     assert await vault.custody.adopt(vault.store, await vault.custody.stage(vault.store, vault.grants)) == []
+
+
+async def test_a_reload_that_began_before_a_rotation_does_not_bring_the_old_version_back(vault):
+    await vault.start()
+    vault.put("api-key", "changed by hand meanwhile")
+    staged = await vault.custody.stage(vault.store, vault.grants)
+    await Rotation(vault.custody, vault.store, clock=vault.clock).request("api", "start", value=Secret("rotated"))
+    assert await vault.custody.adopt(vault.store, staged) == []
+    assert vault.custody.secret("api", ORIGIN)[0].reveal() == "rotated"
+    assert await vault.phases("api") == {1: "retiring", 2: "active"}
+    assert vault.events("key.changed") == []
 
 
 async def test_a_key_that_the_grants_name_no_longer_can_still_end_what_was_made_with_it(vault):

@@ -12,6 +12,7 @@ from sqlalchemy.exc import IntegrityError
 from config.problems import ProblemError
 from config.secret import Secret
 from minter import key_rows, signing
+from minter.audit import AuditUnavailable
 from minter.rotation import Rotation
 from minter.rotation_steps import FAILPOINTS
 from minter.sources import SourceError
@@ -120,6 +121,36 @@ async def test_the_old_value_goes_at_its_deadline_and_not_before(vault):
     await turning.tick(vault.clock.now())
     assert await vault.phases("api") == {1: "destroyed", 2: "active"}
     assert set(vault.files()) == {"api-key.v2", "signer.pem"}
+
+
+async def test_a_tick_with_nothing_to_bring_forward_asks_nothing_of_the_store(vault, monkeypatch):
+    turning = rotation(vault)
+    await turning.tick(vault.clock.now())
+
+    async def never(query):
+        raise AssertionError
+
+    monkeypatch.setattr(vault.store, "read", never)
+    await turning.tick(vault.clock.now())
+
+
+async def test_a_log_that_cannot_be_written_leaves_a_rotation_that_a_tick_makes_good(vault, monkeypatch):
+    turning = rotation(vault)
+    append = vault.audit.append
+
+    def full(events, *, now):
+        if any(event.code == "key.rotation-activated" for event in events):
+            raise AuditUnavailable("full")
+        append(events, now=now)
+
+    with monkeypatch.context() as broken:
+        broken.setattr(vault.audit, "append", full)
+        with pytest.raises(ProblemError) as refused:
+            await turning.request("api", "start", value=Secret(NEW))
+    assert refused.value.code == "audit-unavailable"
+    await turning.tick(vault.clock.now())
+    assert value_of(vault) == NEW
+    assert len(vault.events("key.rotation-activated")) == 1
 
 
 async def test_a_third_value_follows_a_second(vault):
@@ -373,6 +404,7 @@ async def test_a_published_key_that_is_aborted_is_published_no_more(vault):
 
 
 async def test_nobody_gives_the_minter_a_signing_key(vault):
+    assert (await rotation(vault).request("signer", "status"))["state"] == "idle"
     with pytest.raises(ProblemError, match="makes signing keys itself"):
         await rotation(vault).request("signer", "start", value=Secret(NEW))
 
@@ -384,6 +416,17 @@ async def test_a_prepared_key_that_was_swapped_in_its_source_does_not_become_act
     vault.clock.advance(330)
     await turning.tick(vault.clock.now())
     assert await vault.phases("signer") == {1: "active", 2: "prepared"}
+
+
+async def test_the_plan_for_a_shared_secret_says_that_verifiers_must_be_given_it(vault):
+    vault.key("shared", "file:shared", use="signing", algorithm="HS256")
+    await vault.restart()
+    plan = await rotation(vault).request("shared", "start", dry_run=True)
+    assert "give verifiers the new secret" in plan["steps"][1]["does"]
+    before, kid_before = vault.custody.signing_key("shared", ORIGIN)[0], kids(vault)
+    await rotation(vault).request("shared", "start", force=True)
+    assert vault.custody.signing_key("shared", ORIGIN)[0].kid != before.kid
+    assert kids(vault) == kid_before
 
 
 # --- a kill between any two steps ---
