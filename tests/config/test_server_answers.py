@@ -148,7 +148,7 @@ def test_events_are_seen_one_by_one_as_they_are_sent():
     async def app(scope, receive, send):
         await send(start(200, (b"content-type", b"Text/Event-Stream")))
         for number in range(5):
-            await asyncio.get_running_loop().run_in_executor(None, gate.acquire)
+            await asyncio.get_running_loop().run_in_executor(None, gate.acquire, True, 5)
             await send(body(b"data: %d\n\n" % number, more=number < 4))
 
     with asking(app) as client:

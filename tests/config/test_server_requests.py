@@ -103,7 +103,7 @@ def test_pipelined_requests_are_answered_in_their_order():
 
     async def app(scope, receive, send):
         if scope["path"] == "/0":
-            await asyncio.get_running_loop().run_in_executor(None, gate.wait)
+            await asyncio.get_running_loop().run_in_executor(None, gate.wait, 5)
         body = scope["path"].encode()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": body})
@@ -119,7 +119,7 @@ def test_a_refusal_waits_for_the_answers_before_it_and_the_requests_after_it_are
     gate = threading.Event()
 
     async def app(scope, receive, send):
-        await asyncio.get_running_loop().run_in_executor(None, gate.wait)
+        await asyncio.get_running_loop().run_in_executor(None, gate.wait, 5)
         await hello(scope, receive, send)
 
     with served(app) as world, world.client() as client:
@@ -134,7 +134,7 @@ def test_a_bad_body_of_a_request_that_waits_removes_that_request_only():
     gate = threading.Event()
 
     async def app(scope, receive, send):
-        await asyncio.get_running_loop().run_in_executor(None, gate.wait)
+        await asyncio.get_running_loop().run_in_executor(None, gate.wait, 5)
         await hello(scope, receive, send)
 
     with served(app) as world, world.client() as client:
@@ -150,7 +150,7 @@ def test_only_so_many_requests_may_wait_on_one_connection():
     gate = threading.Event()
 
     async def app(scope, receive, send):
-        await asyncio.get_running_loop().run_in_executor(None, gate.wait)
+        await asyncio.get_running_loop().run_in_executor(None, gate.wait, 5)
         await hello(scope, receive, send)
 
     with served(app, limits=Limits(max_pipelined=3)) as world, world.client() as client:
@@ -190,7 +190,7 @@ def test_a_body_is_not_read_faster_than_the_application_takes_it():
 
     async def app(scope, receive, send):
         await receive()
-        await asyncio.get_running_loop().run_in_executor(None, gate.wait)
+        await asyncio.get_running_loop().run_in_executor(None, gate.wait, 5)
         await hello(scope, receive, send)
 
     with served(app) as world, world.client(timeout=1) as client:
