@@ -36,7 +36,10 @@ class Brokers:
         self.principals = {principal.id: principal for principal in file.brokers}
 
     def authenticate(self, scope: Mapping[str, Any], *, operation: str, by_token: bool = False) -> Principal:
-        """Return the broker that sent this request; ``by_token``: known by its token where the kernel says nothing.
+        """Return the broker that sent this request.
+
+        ``by_token``: the token is enough where no user is known or named, because only a token's state is told.
+
 
         Errors: ``broker-token-invalid``, whatever was wrong; ``too-many-requests`` after many of those.
         """
@@ -48,10 +51,7 @@ class Brokers:
             self._deny(uid, operation, None)
         if principal.profiles == [] and not by_token:
             self._deny(uid, operation, principal.id)
-        # On a Unix socket the kernel says who is there, and it must be the user that the file names: a copied token
-        # is of no use to another. On TCP a client certificate has been verified before the request came here.
-        # Where only a token's state is told (``by_token``), the token may do over plain TCP.
-        if principal.uid != uid if uid is not None else not (by_token or scope.get("tls_subject")):
+        if not (_known_peer(principal, uid, scope) or (by_token and None in (uid, principal.uid))):
             self._deny(uid, operation, principal.id)
         return principal
 
@@ -61,6 +61,15 @@ class Brokers:
         if wait_s:
             raise ProblemError("too-many-requests", retry_after=wait_s)
         raise ProblemError("broker-token-invalid")
+
+
+def _known_peer(principal: Principal, uid: int | None, scope: Mapping[str, Any]) -> bool:
+    """Say whether the peer is who the file says.
+
+    On a Unix socket the kernel tells the user, and a token that was copied is of no use to another. On TCP a client
+    certificate has been verified before the request came here.
+    """
+    return bool(scope.get("tls_subject")) if uid is None else principal.uid == uid
 
 
 def _bearer(headers: Iterable[tuple[bytes, bytes]]) -> str | None:

@@ -45,6 +45,7 @@ class RemoteKind:
 
     def __init__(self):
         self.live: set[str] = set()
+        self.named: dict[str, str] = {}
         self.minted: list = []
         self.revoked: list = []
         self.fail: BaseException | None = None
@@ -62,6 +63,7 @@ class RemoteKind:
         value = f"remote-{len(self.minted)}"
         self.minted.append(request)
         self.live.add(value)
+        self.named[request.lease_id] = value
         return Minted(
             credential={"value": Secret(value)},
             expires_at=None if self.life_s is None else request.now + self.life_s,
@@ -74,8 +76,8 @@ class RemoteKind:
         self.revoked.append(lease.id)
         if self.refuse:
             raise self.refuse.pop(0)
-        if credential is not None:
-            self.live.discard(credential["value"].reveal())
+        # Found by the lease's name: a restart has lost the value.
+        self.live.discard(self.named.get(lease.id, ""))
         return Ending("upstream_deleted")
 
 
