@@ -22,7 +22,10 @@ from config.tokens import Prefix, digest, generate
 #: An id of a caller or broker. It appears in logs and in the audit, so it is kept plain.
 ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,99}", re.ASCII)
 
-Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+#: The end of the text itself: `$` alone also matches before a last line break in Python.
+_END: Final = "$(?!\n)"
+
+Digest = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}" + _END)]
 
 
 class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
@@ -35,7 +38,7 @@ class TokenEntry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_d
 class Principal(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, kw_only=True):
     """A caller, or a broker (then with ``uid``, ``profiles``, ``introspect``)."""
 
-    id: Annotated[str, msgspec.Meta(pattern="^" + ID.pattern + "$")]
+    id: Annotated[str, msgspec.Meta(pattern="^" + ID.pattern + _END)]
     tokens: list[TokenEntry] = []
     uid: int | None = None
     profiles: list[str] | None = None

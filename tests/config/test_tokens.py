@@ -109,6 +109,8 @@ def test_a_revoked_caller_is_gone_and_an_unknown_one_is_an_error():
         ({"callers": [{"id": "a"}, {"id": "a"}]}, "a stands twice"),
         ({"callers": [{"id": "a", "uid": 5}]}, "a caller has only id and tokens"),
         ({"callers": [{"id": "bad id"}]}, "callers[0].id: expected a text of the form"),
+        ({"callers": [{"id": "a\n"}]}, "callers[0].id: expected a text of the form"),
+        ({"callers": [{"id": "a", "tokens": [{"sha256": "0" * 64 + "\n"}]}]}, "tokens[0].sha256"),
         ({"callers": [{"id": "a", "tokens": [{"sha256": "00"}]}]}, "tokens[0].sha256"),
         ({"callers": [{"id": "a", "tokens": [{"sha256": "0" * 64, "not_after": "soon"}]}]}, "not_after"),
         ({"callers": [{"id": "a", "tokens": [{"sha256": "0" * 64}, {"sha256": "0" * 64}]}]}, "the digest stands twice"),
