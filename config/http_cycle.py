@@ -89,7 +89,7 @@ class Cycle(RequestResponseCycle):
             self.cut()
         except ProblemError as error:
             await self._fail(error)
-        except BaseException as error:  # noqa: BLE001 - whatever escapes an application must not end the server
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - what escapes an application must not end the server
             await self._fail(describe(error, _log))
         else:
             if not self.response_complete and not self.disconnected:

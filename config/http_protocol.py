@@ -215,7 +215,7 @@ class Protocol(HeadReader):
             self.flow,
             by=self.group.by,
             default_headers=self.server_state.default_headers,
-            expect_100_continue=new and self.expect_100_continue,
+            expect_100_continue=new and self.expect_100_continue and self.body_length != 0,
             keep_alive=new and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
         )

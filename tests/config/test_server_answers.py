@@ -34,6 +34,10 @@ def sends(*messages):
     return app
 
 
+async def exits(scope, receive, send):
+    raise SystemExit(CANARY)
+
+
 @contextlib.contextmanager
 def asking(app, data=GET, **group):
     with served(app, **group) as world, world.client() as client:
@@ -75,6 +79,7 @@ def test_an_answer_to_http_1_0_ends_with_the_connection():
     "app",
     [
         sends(ValueError(CANARY)),
+        exits,
         sends(),
         sends(body(b"x")),
         sends(start(100), body()),
@@ -82,7 +87,16 @@ def test_an_answer_to_http_1_0_ends_with_the_connection():
         sends(start(200, (b"x y", b"a")), body()),
         sends(start(200, (b"content-length", b"1"), (b"content-length", b"1")), body(b"x")),
     ],
-    ids=["raises", "sends nothing", "sends a body first", "interim", "injects a header", "bad name", "two lengths"],
+    ids=[
+        "raises",
+        "exits",
+        "sends nothing",
+        "sends a body first",
+        "interim",
+        "injects a header",
+        "bad name",
+        "two lengths",
+    ],
 )
 def test_an_application_that_fails_is_answered_500_without_a_word_of_why(app):
     with structlog.testing.capture_logs() as logs, asking(app) as client:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+
 import pytest
 
 from config.listeners import Limits
@@ -226,6 +228,15 @@ def test_a_host_that_the_settings_name_is_taken_and_case_does_not_matter():
     with served(hello, hosts=frozenset({"Broker.Internal"})) as world:
         assert world.ask(b"GET /a HTTP/1.1\r\nHost: broker.internal:8090\r\n\r\n").status == 200
         assert world.ask(b"GET /a HTTP/1.1\r\nHost: minter.internal:8090\r\n\r\n").status == 421
+
+
+def test_the_address_that_a_connection_came_to_is_a_host_that_is_taken_and_another_one_is_not():
+    with served(hello, "0.0.0.0:0") as world:
+        port = world.bound[0].listener.port
+        for host, status in ((b"127.0.0.2", b"200"), (b"127.0.0.3", b"421")):
+            with socket.create_connection(("127.0.0.2", port), 5) as sock:
+                sock.sendall(b"GET /a HTTP/1.1\r\nHost: " + host + b"\r\n\r\n")
+                assert sock.recv(1000).split(b" ")[1] == status
 
 
 def test_a_second_request_on_a_connection_is_held_to_its_own_host(world):

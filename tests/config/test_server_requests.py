@@ -261,6 +261,13 @@ def test_continue_is_said_when_the_application_wants_the_body(world):
         assert client.reply().status == 200
 
 
+def test_continue_is_not_said_when_there_is_no_body(world):
+    with world.client() as client:
+        client.send(b"GET /a HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n\r\n")
+        reply = client.reply()
+        assert (reply.status, reply.header("connection")) == (200, None)
+
+
 def test_continue_is_not_said_when_the_answer_comes_first_and_the_connection_closes():
     async def app(scope, receive, send):
         await send({"type": "http.response.start", "status": 403, "headers": [(b"content-length", b"0")]})
