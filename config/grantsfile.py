@@ -100,7 +100,7 @@ class ProfileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     scrub: Annotated[Literal["mask", "off"], Meta(description="What happens to a credential in a response.")] = "mask"
     private_addresses: Annotated[bool, Meta(description="Whether the origin may have a private address.")] = False
     run_token_prefix: Annotated[
-        str, Meta(pattern="^[A-Za-z0-9_-]*$", max_length=32, description="For SDKs that check a key's shape.")
+        str, Meta(pattern=r"^[A-Za-z0-9_-]*$(?!\n)", max_length=32, description="For SDKs that check a key's shape.")
     ] = ""
     env: Annotated[
         dict[str, str],
