@@ -52,7 +52,7 @@ def test_an_address_is_judged_by_its_worst_reading(text, found):
 
 @pytest.mark.parametrize("private", [False, True])
 @pytest.mark.parametrize("loopback", [False, True])
-@pytest.mark.parametrize("text", [*NEVER, "fe80::1%lo", "not an address", ""])
+@pytest.mark.parametrize("text", [*NEVER, "fe80::1%lo", "2606:4700::1%eth0", "::1%lo", "not an address", ""])
 def test_metadata_link_local_and_reserved_addresses_are_never_dialled(text, private, loopback):
     with pytest.raises(ProblemError, match="upstream-address-refused") as error:
         check(text, private=private, loopback=loopback)

@@ -379,9 +379,9 @@ async def test_a_mint_that_fails_is_503_with_the_pause_that_the_minter_asked_for
 @pytest.mark.parametrize(
     "reply",
     [
-        b"", b"{}", b"[]", (b'{"lease_id":"l","credential":{"value":""},"expires_at":"2030-01-01T00:00:00Z",'
+        b"", b"{}", b"[]", (b'{"lease_id":"l","credential":{"value":""},"expires_at":"2031-01-01T00:00:00Z",'
         b'"expires_in_s":900,"kind":"k","fingerprint":"f"}'),
-        (b'{"lease_id":"l","credential":{},"expires_at":"2030-01-01T00:00:00Z","expires_in_s":9,"kind":"k",'
+        (b'{"lease_id":"l","credential":{},"expires_at":"2031-01-01T00:00:00Z","expires_in_s":9,"kind":"k",'
         b'"fingerprint":"f"}'),
         b'{"lease_id":"l","credential":{"value":"v"},"expires_at":"soon","expires_in_s":9,"kind":"k","fingerprint":"f"}',
         (b'{"lease_id":"l","credential":{"value":"v"},"expires_at":"2029-01-01T00:00:00Z","expires_in_s":9,"kind":"k",'
@@ -521,14 +521,16 @@ async def test_a_state_that_cannot_be_written_stops_calls_59(w: World):
     assert (w.api.raw, w.minter.asked) == ([], [])
 
 
-async def test_a_run_that_ends_while_its_budget_is_written_makes_no_call(w: World):
-    async def reserve(wanted: int) -> int:
-        w.run.end("by-operator")
-        return wanted
+async def test_a_run_that_ends_while_its_budget_is_written_makes_no_call(tmp_path):
+    async with world(tmp_path, token=None) as w:
 
-    w.run.profiles["api"].budget._reserve = reserve
-    assert (await w.call("GET", "/v1/items")).code == "run-token-invalid"
-    assert (w.api.raw, w.minter.asked) == ([], [])
+        async def reserve(wanted: int) -> int:
+            w.run.end("by-operator")
+            return wanted
+
+        w.run.profiles["api"].budget._reserve = reserve
+        assert (await w.call("GET", "/v1/items")).code == "run-token-invalid"
+        assert w.api.raw == []
 
 
 async def test_neither_the_credential_nor_the_run_token_shows_in_logs_traces_or_refusals_37(w: World, capfd, caplog):

@@ -120,6 +120,14 @@ def test_exactly_one_literal_pair_is_taken_out_of_a_query(target, rest):
         assert found.take_out(target, query, b"") == rest
 
 
+@pytest.mark.parametrize("target", [b"/a?key=%b&key=%b", b"/%b?key=%b", b"/a?key=%b&x=%b", b"/a?x=%b&key=%b"])
+def test_a_second_one_in_the_target_is_misplaced(target):
+    query = BUILT_IN.build({"scheme": "query", "name": "key"})
+    target %= (TOKEN, TOKEN)
+    with pytest.raises(ProblemError, match="run-token-misplaced"):
+        find(target, []).take_out(target, query, b"")
+
+
 def test_a_prefix_may_stand_before_the_token_and_need_not():
     for value in (TOKEN, b"sk-" + TOKEN):
         found = find(b"/a", [(b"authorization", b"Bearer " + value)])

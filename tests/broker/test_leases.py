@@ -228,6 +228,7 @@ async def test_the_end_of_a_run_forgets_the_credential(w: World):
     assert slot.lease is None
     with pytest.raises(ProblemError, match="run-token-invalid"):
         await slot.obtain(w.clock)
+    assert len(w.minter.asked) == 1
 
 
 async def test_a_lease_that_arrives_after_the_runs_end_is_not_kept(w: World):

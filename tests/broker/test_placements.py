@@ -102,6 +102,25 @@ def test_any_printable_credential_goes_out_whole_or_is_refused(value):
         assert b" " not in target
 
 
+@pytest.mark.parametrize("value", ["a;b", 'a"b', "a,b", "a\\b", "a b"])
+def test_a_value_that_would_end_a_cookie_is_refused(value):
+    with pytest.raises(ProblemError, match="credential-unusable"):
+        BUILT_IN.build({"scheme": "cookie", "name": "session"}).place([], b"/a", {"value": Secret(value)})
+
+
+def test_a_value_that_would_end_the_user_of_a_basic_pair_is_refused():
+    with pytest.raises(ProblemError, match="credential-unusable"):
+        BUILT_IN.build({"scheme": "basic", "password": "x"}).place([], b"/a", {"value": Secret("a:b")})
+
+
+@pytest.mark.parametrize("query", [b"key=x", b"a=1&key=x", b"key", b"k%65y=x", b"%6Bey=", b"a=1&key=x&b=2"])
+def test_a_parameter_of_the_codes_own_beside_the_credentials_is_refused(query):
+    placement = BUILT_IN.build({"scheme": "query", "name": "key"})
+    with pytest.raises(ProblemError, match="query-not-granted"):
+        placement.place([], b"/a?" + query, {"value": Secret("v")})
+    assert placement.place([], b"/a?keys=1&akey=2", {"value": Secret("v")})[1] == b"/a?keys=1&akey=2&key=v"
+
+
 def test_a_token_of_five_hundred_characters_with_dots_is_as_good_as_any():
     value = "ghs_" + "a1._-" * 104
     placed, _ = BUILT_IN.build({"scheme": "bearer"}).place([], b"/", {"value": Secret(value)})
