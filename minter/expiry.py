@@ -59,8 +59,9 @@ class Expiry:
         self._timer: asyncio.TimerHandle | None = None
         self._swept_boot: float | None = None
         self._stopping = False
+        # A run that comes while another sweeps waits for it (see tick); to skip it could lose what it was armed for.
         self.scheduler = AsyncIOScheduler(
-            timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 1}
+            timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 10}
         )
 
     def start(self) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import secrets
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Final
 
 import msgspec
@@ -32,6 +33,7 @@ _PART: Final = 0.25
 _ALPHABET: Final = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 
 _log = structlog.get_logger()
+_encode = msgspec.json.Encoder().encode
 
 #: A write that returns nothing.
 Write = Callable[[Connection], tuple[None, list[Event]]]
@@ -57,13 +59,23 @@ def objection(live: Live, asked: Asked, *, clock: Clock, highest_wall: float, ma
     return None
 
 
+def new_id() -> str:
+    """Return a new lease id: random, so that none can be guessed, and not secret."""
+    number = secrets.randbits(128)
+    digits = []
+    for _ in range(22):
+        number, digit = divmod(number, 62)
+        digits.append(_ALPHABET[digit])
+    return "lse_" + "".join(digits)
+
+
 def begun(asked: Asked, clock: Clock) -> LeaseRow:
     """Return the row of a lease that is about to be made, with its worst-case end."""
     broker, run_id, profile = asked.key
     deadline = Deadline.after(clock, asked.life_s)
     now = clock.now()
     return LeaseRow(
-        id="lse_" + "".join(secrets.choice(_ALPHABET) for _ in range(22)),
+        id=new_id(),
         broker=broker,
         run_id=run_id,
         caller=asked.request.caller,
@@ -99,7 +111,8 @@ async def make(asked: Asked, row: LeaseRow, clock: Clock) -> Minted:
         broker=row.broker,
     )
     try:
-        async with asyncio.timeout(MINT_S):
+        # Nothing is waited for where nobody else is asked.
+        async with asyncio.timeout(MINT_S) if not asked.kind.local else nullcontext():
             minted = await asked.kind.mint(request)
     except ProblemError:
         raise
@@ -113,7 +126,7 @@ async def make(asked: Asked, row: LeaseRow, clock: Clock) -> Minted:
 
 def done(row: LeaseRow, minted: Minted) -> Live:
     """Return the lease that was made. It ends at the earliest of the issuer's expiry, the grant's and the run's end."""
-    row = dataclasses.replace(row, state="active", fingerprint=minted.fingerprint, credential_ends_at=minted.expires_at)
+    row.state, row.fingerprint, row.credential_ends_at = "active", minted.fingerprint, minted.expires_at
     if minted.expires_at is not None and minted.expires_at < row.expires_at:
         row.boot_expires_at -= row.expires_at - minted.expires_at
         row.expires_at = minted.expires_at
@@ -132,7 +145,9 @@ def intent(row: LeaseRow, replaced: Live | None) -> Write:
     """Return the write before a mint that leaves traces elsewhere."""
 
     def work(connection: Connection) -> tuple[None, list[Event]]:
-        _make_room(connection, row, replaced)
+        # One mint at a time for a key: an intent that is still there is of one whose outcome could not be written.
+        lease_rows.orphan_intents(connection, broker=row.broker, run_id=row.run_id, profile=row.profile)
+        _make_room(connection, replaced)
         lease_rows.insert(connection, row)
         return None, [Event("lease.requested", _asked(row)), Event("lease.intent", _asked(row))]
 
@@ -163,7 +178,7 @@ def whole(row: LeaseRow, replaced: Live | None, minted: Minted, custody: Custody
     """Return the one write of a mint that leaves no trace elsewhere."""
 
     def work(connection: Connection) -> tuple[None, list[Event]]:
-        _make_room(connection, row, replaced)
+        _make_room(connection, replaced)
         lease_rows.insert(connection, row)
         used = _used(connection, row, minted, custody)
         return None, [Event("lease.requested", _asked(row)), Event("lease.minted", _made(row)), *used]
@@ -217,9 +232,7 @@ def _only(event: Event) -> Write:
     return lambda _connection: (None, [event])
 
 
-def _make_room(connection: Connection, row: LeaseRow, replaced: Live | None) -> None:
-    # One mint at a time for a key: an intent that is still there is of one whose outcome could not be written.
-    lease_rows.orphan_intents(connection, broker=row.broker, run_id=row.run_id, profile=row.profile)
+def _make_room(connection: Connection, replaced: Live | None) -> None:
     if replaced is not None:
         lease_rows.make_room(connection, replaced.row.id)
 
@@ -241,7 +254,6 @@ def _made(row: LeaseRow) -> dict[str, Value]:
     made: dict[str, Value] = {**_asked(row), "fingerprint": row.fingerprint, "expires_at": row.expires_at}
     if row.key_alias is not None:
         made["key_alias"], made["key_version"] = row.key_alias, row.key_version
-        versions = msgspec.json.decode(row.key_versions, type=list[str])
-        if len(versions) > 1:
-            made["key_versions"] = versions
+        if "," in row.key_versions:
+            made["key_versions"] = msgspec.json.decode(row.key_versions, type=list[str])
     return made

@@ -191,19 +191,21 @@ class Store:
         self._tell(jobs)
 
     def _attempt(self, connection: Connection, job: _Job) -> None:
-        connection.exec_driver_sql("SAVEPOINT job")
+        # On the driver's own connection: these two statements are half of what a small piece of work costs.
+        execute = connection.connection.driver_connection.execute  # type: ignore[union-attr]
+        execute("SAVEPOINT job")
         try:
             job.result, job.events = job.work(connection)
             if job.events and len(self._owed) >= _OWED:
                 raise ProblemError("audit-unavailable", retry_after=_RETRY_S)  # noqa: TRY301 - undone like any other
         except Exception as error:  # noqa: BLE001 - handed to the one who asked
-            connection.exec_driver_sql("ROLLBACK TO job")
+            execute("ROLLBACK TO job")
             if isinstance(error, DBAPIError):
                 _log.error("state-statement-failed", exc_info=error)
                 error = ProblemError("state-unavailable", retry_after=_RETRY_S)
             job.error = error
             job.events = ()
-        connection.exec_driver_sql("RELEASE job")
+        execute("RELEASE job")
 
     def _remember(self, connection: Connection, now: float, *, at_once: bool = False) -> None:
         """Keep the highest wall time and the last line of the log that is known to be on disk: once a second."""
@@ -266,11 +268,12 @@ def engine_for(path: Path) -> Engine:
 
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
-        # TRUNCATE, not the default DELETE: with synchronous=FULL the truncation is synced, a deletion is not, and a
-        # journal that comes back after a power loss would undo a commit that somebody was told about.
+        # PERSIST, not the default DELETE: with synchronous=FULL the end of a journal is synced, its deletion is not,
+        # and a journal that comes back after a power loss would undo a commit that somebody was told about.
         wal = sqlite3.sqlite_version_info >= WAL_IS_SAFE_FROM
         for pragma in (
-            f"journal_mode={'WAL' if wal else 'TRUNCATE'}",
+            f"journal_mode={'WAL' if wal else 'PERSIST'}",
+            "journal_size_limit=4194304",
             "synchronous=FULL",
             "foreign_keys=ON",
             "busy_timeout=5000",
