@@ -38,6 +38,8 @@ PREFIX: Final = b"/p/"
 _ALLOW: Final = (b"allow", ", ".join(METHODS).encode())
 _ERROR: Final = 500
 _WELL: Final = range(200, 300)
+#: A health check that takes longer is no sign of health.
+_PROBE_TIMEOUT_S: Final = 2.0
 
 
 class Runs(Protocol):
@@ -197,13 +199,15 @@ class CallEndpoint:
         if breaker.is_open(self._clock) and prepared.health is not None and breaker.may_probe(self._clock):
             call.lease = await self._lease(call)
             try:
-                answer = await self._send(call, prepared, [], None, probe=prepared.health)
-            except ProblemError:
+                async with asyncio.timeout(_PROBE_TIMEOUT_S):
+                    answer = await self._send(call, prepared, [], None, probe=prepared.health)
+            except (ProblemError, TimeoutError):
                 pass  # not well
             else:
                 answer.close()
                 if answer.status in _WELL:
                     breaker.close()
+            call.moved_at = 0.0
         breaker.check(self._clock)
 
     async def _lease(self, call: OpenCall) -> Lease | None:
@@ -244,7 +248,6 @@ class CallEndpoint:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         while True:
             piece = b"" if answer.complete() else await answer.read()
-            call.moved_at = self._open.now
             call.bytes_back += len(piece)
             if call.bytes_back > call.granted.max_response:
                 raise ProblemError("response-too-large")

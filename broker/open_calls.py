@@ -60,8 +60,12 @@ class OpenCalls:
         """Look at every open call once."""
         self.now = now = self._clock.boottime()
         for call in tuple(self._calls):
+            # What came or went since the last look: pieces need not tell the time themselves.
+            moved = call.bytes_sent + call.bytes_back + call.answered
+            if moved != call.moved:
+                call.moved, call.moved_at = moved, call.moved_at and now
             limit_s = self._idle_timeout_s if call.answered else self._header_timeout_s
-            if call.delivered and now - call.moved_at > limit_s:
+            if call.moved_at and now - call.moved_at > limit_s:
                 call.cut("upstream-timeout")
             elif call.uploaded and call.watcher is None and now - call.started_at >= EVERY_S:
                 # Before the body is read, reading it tells that the client is gone.

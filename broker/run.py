@@ -29,9 +29,10 @@ if TYPE_CHECKING:
 class OpenCall:
     """A call that matched and is not over yet: what a reload, an end and the sweeper look at.
 
-    ``started_at`` and ``moved_at`` (when something last came or went) are on the boot clock. ``credential`` says that
-    one is attached; ``uploaded`` that the body has been read to its end; ``delivered`` that the call may have reached
-    the API; ``answered`` that its answer is being handed on. Nothing of it outlives the call.
+    ``started_at`` and ``moved_at`` are on the boot clock; the latter is when something last came from the API or went
+    there, as far as the sweeper saw, and 0 while nothing is on its way. ``credential`` says that one is attached;
+    ``uploaded`` that the body has been read to its end; ``delivered`` that the call may have reached the API;
+    ``answered`` that its answer is being handed on. Nothing of it outlives the call.
     """
 
     run: Run
@@ -44,6 +45,7 @@ class OpenCall:
     task: asyncio.Task[Any]
     started_at: float
     moved_at: float = 0.0
+    moved: int = 0
     lease: Lease | None = None
     uploaded: bool = False
     delivered: bool = False

@@ -397,6 +397,50 @@ async def test_an_api_that_does_not_answer_in_time_is_504(w: World):
     assert (reply.status, reply.code) == (504, "upstream-timeout")
 
 
+async def test_a_long_upload_is_not_taken_for_a_silent_api(w: World):
+    code = await w.connect()
+    await code.send(w.request("POST", "/v1/items").replace(b"\r\n\r\n", b"\r\nContent-Length: 10\r\n\r\n"))
+    for number in range(5):
+        await code.send(b"ab")
+        await eventually(
+            lambda number=number: (w.run.open_calls and _open(w).bytes_sent == 2 * number + 2) or number == 4
+        )
+        w.clock.advance(50)
+        w.open_calls.sweep()
+    assert (await code.reply()).status == 200
+    assert w.api.requests[0].body == b"ababababab"
+
+
+def _open(w: World):
+    [call] = w.run.open_calls
+    return call
+
+
+async def test_an_upload_that_the_api_does_not_take_is_504(tmp_path):
+    async with world(tmp_path, max_request="64MiB") as w:
+        stuck = asyncio.Event()
+
+        async def stall(_request, _writer):
+            await stuck.wait()
+
+        w.api.on_head = stall
+        code = await w.connect()
+        await code.send(w.request("POST", "/v1/items").replace(b"\r\n\r\n", b"\r\nContent-Length: 50000000\r\n\r\n"))
+        sending = asyncio.create_task(code.send(bytes(50_000_000)))
+        await w.api.until(lambda api: len(api.raw) == 1)
+        before = -1
+        while _open(w).bytes_sent != before:
+            before = _open(w).bytes_sent
+            await turns()
+        w.open_calls.sweep()
+        w.clock.advance(61)
+        w.open_calls.sweep()
+        assert (await code.head()).status == 504
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+        stuck.set()
+
+
 async def test_an_answer_that_pauses_for_too_long_is_cut(w: World):
     stuck = asyncio.Event()
 
@@ -408,7 +452,8 @@ async def test_an_answer_that_pauses_for_too_long_is_cut(w: World):
     code = await w.connect()
     await code.send(w.request("GET", "/v1/items"))
     assert (await code.head()).status == 200
-    await eventually(lambda: next(iter(w.run.open_calls)).bytes_back == 2)
+    await eventually(lambda: _open(w).bytes_back == 2)
+    w.open_calls.sweep()
     w.clock.advance(301)
     w.open_calls.sweep()
     assert await code.rest() == b"he"

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from broker import call as call_module
 from broker.breaker import Breaker
 from broker.budget import BLOCK, LARGEST_BLOCK, Budget
 from broker.trace import MAX_ROWS, Trace
@@ -191,6 +192,23 @@ async def test_a_503_is_probed_once_a_second_and_a_well_api_ends_the_pause(tmp_p
         assert (await w.call("GET", "/v1/items")).status == 200
         assert [request.target for request in w.api.requests[2:]] == [b"/healthz", b"/v1/items"]
         assert w.run.trace.kept.shed == 6
+
+
+async def test_a_health_check_that_is_not_answered_in_time_is_no_sign_of_health(tmp_path, monkeypatch):
+    monkeypatch.setattr(call_module, "_PROBE_TIMEOUT_S", 0.05)
+    async with world(tmp_path, health_check="GET /healthz") as w:
+        w.api.says(b"HTTP/1.1 503 Down\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n")
+        await w.call("GET", "/v1/items")
+
+        async def never(_request, _writer):
+            await asyncio.Event().wait()
+
+        w.api.answer = never
+        w.clock.advance(1)
+        assert (await w.call("GET", "/v1/items")).code == "breaker-open"
+        assert [request.target for request in w.api.requests] == [b"/v1/items", b"/healthz"]
+        await w.api.until(lambda api: api.gone == 1)
+        assert w.run.trace.kept.shed == 1
 
 
 # --- trace ---
