@@ -13,9 +13,9 @@ import sys
 from typing import Final, NoReturn
 
 from config.process import harden
-from ops.demo import settings
+from ops.demo import DemoError, settings
 from ops.demo.claims import Claim, story, totals
-from ops.demo.programs import DemoError, call
+from ops.demo.programs import call
 from ops.demo.report import Report
 from ops.demo.runs import CODE, Ran, make_run, until
 from ops.demo.world import KEY_IN_CLIENT, WAY_TO_MINTER, World

@@ -5,25 +5,24 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import http.client
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any, Final
 from urllib.parse import urlsplit
 
+from ops.demo import DemoError
 from ops.demo.users import ROOT, User
 
 _START_S: Final = 60.0
 _STOP_S: Final = 15.0
 _PR_SET_PDEATHSIG: Final = 1
-
-
-class DemoError(Exception):
-    """The demo cannot go on: a program did not start, or does not answer."""
+_INTERRUPTS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Programs:
@@ -36,12 +35,16 @@ class Programs:
 
     @property
     def pids(self) -> dict[str, int]:
-        """Return the number of each process."""
-        return {name: process.pid for name, process in self._running.items()}
+        """Return the number of each process that runs."""
+        return {name: process.pid for name, process in self._running.items() if process.poll() is None}
 
     def log(self, name: str) -> Path:
         """Return the file with what a program said."""
         return self._logs / f"{name}.log"
+
+    def remember(self, name: str, process: subprocess.Popen[bytes]) -> None:
+        """Take over a process: it is ended with the others if it still runs then."""
+        self._running[name] = process
 
     def start(
         self,
@@ -54,21 +57,10 @@ class Programs:
         ready: Callable[[], bool],
     ) -> None:
         """Start a program and wait until it is ready. Errors: :class:`DemoError` with the end of what it said."""
-        with self.log(name).open("wb") as log:
-            process = subprocess.Popen(
-                command,
-                cwd=ROOT if user.uid is None else "/",
-                env=dict(environ),
-                pass_fds=inherited,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                # Ctrl-C at the terminal is for the demo, which then ends the others in order.
-                start_new_session=True,
-                preexec_fn=end_with_parent,  # noqa: PLW1509 - the demo starts no threads
-                **user.popen,
-            )
-        self._running[name] = process
+        folder = ROOT if user.uid is None else Path("/")
+        with self.log(name).open("wb") as log, uninterrupted():
+            process = spawn(command, user=user, environ=environ, folder=folder, output=log, inherited=inherited)
+            self.remember(name, process)
         deadline = time.monotonic() + _START_S
         while not ready():
             if process.poll() is not None or time.monotonic() > deadline:
@@ -92,10 +84,52 @@ class Programs:
         return killed
 
 
-def end_with_parent() -> None:
-    """Let the kernel end this process when the demo is killed without a chance to end it (Linux)."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def spawn(
+    command: Sequence[str],
+    *,
+    user: User,
+    environ: Mapping[str, str],
+    folder: Path,
+    output: IO[bytes] | int,
+    inherited: Sequence[int] = (),
+) -> subprocess.Popen[bytes]:
+    """Start a process with this environment and nothing else of ours; it does not outlive the demo (on Linux).
+
+    Call it within :func:`uninterrupted`, and remember the process there: one that nobody knows of is never ended.
+    """
+    demo = os.getpid()
+
+    def begin() -> None:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPTS)
+        if sys.platform == "linux":
+            # The kernel ends it when the demo is killed without a chance to do so, even just before this line.
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+            if os.getppid() != demo:
+                os._exit(1)
+
+    return subprocess.Popen(
+        command,
+        cwd=folder,
+        env=dict(environ),
+        pass_fds=inherited,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=subprocess.STDOUT,
+        # Ctrl-C at the terminal is for the demo, which then ends the others in order.
+        start_new_session=True,
+        preexec_fn=begin,  # noqa: PLW1509 - the demo starts no threads
+        **user.popen,
+    )
+
+
+@contextlib.contextmanager
+def uninterrupted() -> Iterator[None]:
+    """Let Ctrl-C and its like wait until the block is over."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPTS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def free_ports(count: int) -> list[int]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from search import Search
 
 _CHUNK = 1 << 20
-#: Of one foreign process; and all of them share the search's time.
+#: Of one foreign process; all but the demo's programs share the search's time.
 _FOREIGN_BYTES = 64 << 20
 _TIMEOUT_S = 3
 _ANSWER_BYTES = 1 << 20
@@ -59,23 +59,23 @@ def processes(search: Search) -> str:
         if pid == os.getpid():
             continue
         seen += 1
-        name = programs.get(pid, f"process {pid}")
-        open_parts = [part for part in ("cmdline", "environ", "fd", "mem") if _part(search, pid, part, name)]
+        open_parts = [part for part in ("cmdline", "environ", "fd", "mem") if _part(search, pid, part, programs)]
         opened += any(part != "cmdline" for part in open_parts)
         for part in open_parts:
             if part != "cmdline" and pid in programs:
-                search.way(f"{name}: /proc/{pid}/{part} can be read")
+                search.way(f"{programs[pid]}: /proc/{pid}/{part} can be read")
     return f"{seen} seen, {opened} let themselves be read"
 
 
-def _part(search: Search, pid: int, part: str, name: str) -> bool:
+def _part(search: Search, pid: int, part: str, programs: dict[int, str]) -> bool:
+    name = programs.get(pid, f"process {pid}")
     path = f"/proc/{pid}/{part}"
     try:
         if part == "fd":
             # Listing is enough to know; reading another process's pipe would take what is in it.
             return any(Path(path).iterdir())
         if part == "mem":
-            return _memory(search, pid, name)
+            return _memory(search, pid, name, always=pid in programs)
         content = Path(path).read_bytes()
     except OSError:
         return False
@@ -83,11 +83,11 @@ def _part(search: Search, pid: int, part: str, name: str) -> bool:
     return bool(content)
 
 
-def _memory(search: Search, pid: int, name: str) -> bool:
+def _memory(search: Search, pid: int, name: str, *, always: bool) -> bool:
     with Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         left = _FOREIGN_BYTES
         for start, end, _ in regions(Path(f"/proc/{pid}/maps").read_text()):
-            if left <= 0 or search.late():
+            if left <= 0 or (search.late() and not always):
                 break
             left -= search.stream(pieces(memory, start, min(end, start + left)), f"the memory of {name}")
         return left < _FOREIGN_BYTES

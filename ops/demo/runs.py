@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from config.load import load_grants
-from ops.demo import settings
+from ops.demo import DemoError, settings
 from ops.demo.needle import RESULT
-from ops.demo.programs import DemoError, call, end_with_parent
+from ops.demo.programs import call, spawn, uninterrupted
 from ops.demo.world import World
 from ops.fakes.memory_record import Received
 
@@ -136,19 +136,16 @@ def _lay_out(world: World, source: Path, run_id: str) -> Path:
 
 
 def _run_code(world: World, folder: Path, name: str, run_token: str) -> tuple[int, str]:
-    user = world.cast.users["code"]
-    process = subprocess.Popen(
-        [*world.cast.python, "-S", "-B", name],
-        cwd=folder,
-        # Nothing of ours gets through; these two are all that it is given.
-        env={"BROKER_URL": world.broker_url, "BROKER_RUN_TOKEN": run_token},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=end_with_parent,  # noqa: PLW1509 - the demo starts no threads
-        **user.popen,
-    )
+    with uninterrupted():
+        process = spawn(
+            [*world.cast.python, "-S", "-B", name],
+            user=world.cast.users["code"],
+            # These two are all that it is given.
+            environ={"BROKER_URL": world.broker_url, "BROKER_RUN_TOKEN": run_token},
+            folder=folder,
+            output=subprocess.PIPE,
+        )
+        world.programs.remember("code", process)
     try:
         output, _ = process.communicate(timeout=_CODE_S)
     except subprocess.TimeoutExpired:

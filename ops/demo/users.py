@@ -19,6 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+from ops.demo import DemoError
+
 ROOT: Final = Path(__file__).resolve().parents[2]
 
 #: Groups that systems have and nobody is in: one of them is lent to minter and broker for the minter's socket.
@@ -114,7 +116,7 @@ def _reachable(user: User, copy_to: Path) -> tuple[str, ...]:
     # The program names its library by a path that is out of reach: start it through the loader, which takes another.
     loader = _LOADER.search(Path(program).read_bytes())
     if loader is None:
-        raise RuntimeError("no interpreter can be started as another user")
+        raise DemoError("no interpreter can be started as another user")
     return (loader[0].decode(), "--library-path", str(library), *copied)
 
 

@@ -155,8 +155,7 @@ def test_another_process_that_lets_itself_be_read_is_a_way(code):
     ) as process:
         assert process.stdout.read(1) == b"x"
         code.told["programs"] = {"the minter": process.pid}
-        code.told["budget_s"] = 2
-        found = code.search(code=f"import search; search._files = lambda s: 'not now'; {EMPTY}")
+        found = code.search()
         process.stdin.close()
     assert "environ of the minter" in found["places"]
     assert "the memory of the minter" in found["places"]
