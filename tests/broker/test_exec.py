@@ -352,9 +352,12 @@ class TestMistakes:
             read_caller_token(path)
         assert world.caller_token not in str(caught.value)
 
-    @pytest.mark.parametrize("path", ["/dev/null", "/none", "/"])
-    def test_a_token_file_is_a_regular_file_that_is_there(self, path):
-        with pytest.raises(ConfigurationError):
+    @pytest.mark.parametrize(
+        ("path", "what"),
+        [("/dev/null", "not a regular file"), ("/", "not a regular file"), ("/none", "cannot be read")],
+    )
+    def test_a_token_file_is_a_regular_file_that_is_there(self, path, what):
+        with pytest.raises(ConfigurationError, match=what):
             read_caller_token(Path(path))
 
     @pytest.mark.parametrize("ending", ["", "\n", "\r\n"])
@@ -404,4 +407,22 @@ def test_when_the_kernel_cannot_be_asked_every_way_counts_as_open(tmp_path):
     assert reasons(account, [way], None) == []
     impossible = Account("x", -5, OTHER, (), "/", "/bin/sh")
     assert reasons(impossible, [way], None) == [f"it could read it ({closed})"]
-    assert stat.S_IMODE(closed.stat().st_mode) == 0o600
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="asking as another user needs root")
+def test_the_users_own_groups_count_and_ours_do_not():
+    with tempfile.TemporaryDirectory() as name:
+        Path(name).chmod(0o711)
+        theirs, ours = Path(name) / "theirs", Path(name) / "ours"
+        for path, group in ((theirs, 64999), (ours, os.getegid())):
+            path.touch()
+            os.chown(path, 0, group)
+            path.chmod(0o640)
+        ways = [Way(str(path), os.R_OK, f"read {path.name}") for path in (theirs, ours)]
+        assert reasons(Account("x", OTHER, OTHER, (), "/", "/bin/sh"), ways, None) == []
+        found = reasons(Account("x", OTHER, OTHER, (64999,), "/", "/bin/sh"), ways, None)
+        assert found == [f"it could read theirs ({theirs})"]
+
+
+def test_root_is_no_other_side_of_a_boundary_whatever_is_closed():
+    assert reasons(Account("root", 0, 0, (), "/", "/bin/sh"), [], None) == ["it is root"]

@@ -137,6 +137,13 @@ def test_an_answer_to_head_has_its_headers_and_no_body():
         assert (reply.status, reply.header("transfer-encoding")) == (200, None)
 
 
+def test_an_answer_to_head_arrives_before_the_connection_is_closed():
+    head = b"HEAD /a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with asking(sends(start(), body()), head) as client:
+        assert client.reply(head=True).status == 200
+        client.assert_closed()
+
+
 @pytest.mark.parametrize("status", [204, 304])
 def test_an_answer_that_can_have_no_body_has_none(status):
     with asking(sends(start(status, (b"content-length", b"7")), body(b"GET /x "))) as client:
