@@ -57,7 +57,6 @@ _BY_CODE: Final[Mapping[str, int]] = {
     "secret-unavailable": ExitCode.UPSTREAM,
     "issuer-failed": ExitCode.UPSTREAM,
     "method-not-supported": ExitCode.UNEXPECTED,
-    "not-found": ExitCode.UNEXPECTED,
 }
 
 _BY_STATUS: Final[Mapping[int, int]] = {

@@ -52,7 +52,7 @@ class AdminClient:
             raise CommandError(
                 ExitCode.REFUSED,
                 f"user {os.geteuid()} may not open the minter's admin socket {self.socket_path}",
-                "Run this as the minter's user or as root; further users: operator_uids with socket_group.",
+                "Run this as the minter's user or as root. Auditors: see auditor_uids and admin_socket_group.",
             ) from None
         except egress.EgressError as error:
             raise UnreachableError(

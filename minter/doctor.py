@@ -52,14 +52,18 @@ def _files(settings: MinterSettings, owner: int) -> Iterator[Finding]:
     places = [settings.state.removeprefix("sqlite:"), settings.audit]
     for directory in dict.fromkeys(os.path.dirname(place) for place in places):  # noqa: PTH120
         yield doctor.private_directory("files", directory, owner=owner)
-    listeners = [*settings.listen, *settings.admin_listen]
-    for directory in dict.fromkeys(
-        os.path.dirname(one.removeprefix("unix:"))  # noqa: PTH120
-        for one in listeners
-        if one.startswith("unix:")
+    open_to_group: dict[str, bool] = {}
+    for listeners, group in (
+        (settings.listen, settings.socket_group),
+        (settings.admin_listen, settings.admin_socket_group),
     ):
-        yield doctor.private_directory("files", directory, owner=owner, group=bool(settings.socket_group))
-    yield from doctor.sockets("sockets", listeners, owner=owner)
+        for listener in listeners:
+            if listener.startswith("unix:"):
+                directory = os.path.dirname(listener.removeprefix("unix:"))  # noqa: PTH120
+                open_to_group[directory] = open_to_group.get(directory, False) or bool(group)
+    for directory, group_allowed in open_to_group.items():
+        yield doctor.private_directory("files", directory, owner=owner, group=group_allowed)
+    yield from doctor.sockets("sockets", [*settings.listen, *settings.admin_listen], owner=owner)
 
 
 def _brokers(settings: MinterSettings) -> Iterator[Finding]:

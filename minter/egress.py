@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
+from urllib.parse import urlencode
 
 import aiohttp
 import yarl
@@ -44,9 +45,11 @@ async def ask(
 ) -> Answer:
     """Send one request over the Unix socket at ``socket_path`` and return the whole answer.
 
+    ``path`` is sent as it is: what others chose in it is percent-encoded already.
+
     Errors: :class:`EgressError`; ``PermissionError`` when the socket may not be opened.
     """
-    url = yarl.URL.build(scheme="http", host="localhost", path=path, query=query or {})
+    url = yarl.URL(f"http://localhost{path}" + (f"?{urlencode(query)}" if query else ""), encoded=True)
     headers = {"Content-Type": "application/json"} if body is not None else {}
     timeout = aiohttp.ClientTimeout(total=timeout_s, connect=5.0)
     try:

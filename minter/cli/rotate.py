@@ -59,11 +59,14 @@ def rotate(
     overlap_s = None if overlap is None else tokenedit.overlap(overlap)
     client = AdminClient(options.settings(config))
     target = f"/v1/keys/{commands.in_path(alias)}/rotate"
-    plan = client.post(target, {"step": "status"})
-    if step != "status":
-        body = {"step": step, "dry_run": dry_run, "force": force, "overlap_s": overlap_s}
-        value = _new_value(alias, plan) if step == "start" and not dry_run else None
+    # Looked at first, so that what would be refused is refused before a new value is asked for.
+    plan = client.post(target, {"step": "start", "dry_run": True} if step == "start" else {"step": "status"})
+    if step != "status" and not dry_run:
+        body = {"step": step, "force": force, "overlap_s": overlap_s}
+        value = _new_value(alias, plan) if step == "start" else None
         plan = client.post(target, body, secret=value)
+    elif dry_run:
+        plan = client.post(target, {"step": step, "dry_run": True, "overlap_s": overlap_s})
     if wait if wait is not None else sys.stderr.isatty():
         plan = _wait(client, target, plan)
     if json:

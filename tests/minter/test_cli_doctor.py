@@ -94,7 +94,7 @@ def test_settings_and_grants_that_do_not_load_are_faults(console, program):
 def test_a_key_that_the_settings_do_not_have_is_a_fault(console):
     text = (console.root / "minter.toml").read_text()
     (console.root / "minter.toml").write_text(text.replace("[keys.example-signer]", "[keys.other]"))
-    assert any("there is no key example-signer" in fault["what"] for fault in faults(console))
+    assert any("there is no key 'example-signer'" in fault["what"] for fault in faults(console))
 
 
 def test_a_key_that_can_be_read_is_named_and_not_shown(console):

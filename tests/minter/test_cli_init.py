@@ -69,6 +69,7 @@ def test_a_dangling_link_is_not_written_through(console):
     (console.root / "demo/grants.json").symlink_to(console.root / "elsewhere.json")
     assert console("minter", "init", "demo").status == 0
     assert not (console.root / "elsewhere.json").exists()
+    assert (console.root / "demo/grants.json").is_symlink()
 
 
 def test_an_existing_brokers_file_is_kept_and_gets_no_new_credential(console):

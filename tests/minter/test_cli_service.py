@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -133,17 +134,21 @@ def test_mass_revocation_goes_by_every_filter_and_says_what_it_did(service, cons
 
 @pytest.mark.parametrize(
     "arguments",
-    [(), ("lse_x", "--all"), ("--all", "--kind", "jwt"), ("lse_x", "--run", "r"), ("--since", "yesterday")],
+    [(), ("LEASE", "--all"), ("--all", "--kind", "static"), ("LEASE", "--kind", "static"), ("--since", "yesterday")],
 )
 def test_what_is_to_be_revoked_must_be_said_in_one_way(service, console, arguments):
-    lent(service)
-    done = console("minter", "leases", "revoke", *arguments)
+    run = lent(service)
+    lease = admin(service).get("/v1/leases", run=run.run_id)["leases"][0]["lease_id"]
+    done = console("minter", "leases", "revoke", *(lease if one == "LEASE" else one for one in arguments))
     assert (done.status, done.out) == (2, "")
     assert len(live(service)) == 1
 
 
-def test_a_lease_that_is_not_there_is_a_usage_error(console):
-    assert console("minter", "leases", "revoke", "lse_0000000000000000000000").status == 2
+@pytest.mark.parametrize("name", ["lse_0000000000000000000000", "../leases?all=true", "?all=true", ""])
+def test_a_lease_that_is_not_there_is_no_other_one_whatever_was_typed(service, console, name):
+    lent(service)
+    assert console("minter", "leases", "revoke", name).status == 2
+    assert len(live(service)) == 1
 
 
 def test_keys_are_listed_and_shown_by_name_and_fingerprint(service, console):
@@ -329,3 +334,42 @@ def test_kinds_are_explained_without_a_minter_and_without_settings(tmp_path):
     assert '"token": {"type": "jwt"' in shown.out
     assert console("minter", "kinds", "show", "jwt", "--json").json["local"] is True
     assert console("minter", "kinds", "show", "telepathy").status == 2
+
+
+def test_a_key_that_the_grants_name_inline_is_reached_by_its_alias(tmp_path, api):
+    service = Service(tmp_path, environ={"SEED_API_KEY": CANARY})
+    service.prepare({"api": {**profiles(api)["api"], "token": {"type": "static", "env": "SEED_API_KEY"}}})
+    try:
+        service.start("minter")
+        console = Console(tmp_path, {"MINTER_ALLOW_ROOT": "1"})
+        assert console("minter", "keys", "show", "env:SEED_API_KEY").status == 0
+        done = console("minter", "keys", "rebind", "env:SEED_API_KEY", "--origin", "https://elsewhere.example")
+        assert done.status == 0, done.err
+        done = console("minter", "rotate", "env:SEED_API_KEY", stdin="new")
+        assert done.status == 5
+        assert "start the minter with the new value in the variable" in done.err
+    finally:
+        service.end()
+
+
+def test_on_a_terminal_a_rotation_is_waited_for_until_the_new_key_signs(tmp_path, api):
+    clock = tmp_path / "clock.json"
+    clock.write_text('{"wall": 0, "boot": 0}')
+    service = Service(tmp_path, environ={"MINTER_TEST_CLOCK": str(clock)})
+    service.prepare(profiles(api))
+    try:
+        service.start("minter")
+        console = Console(tmp_path, {"MINTER_ALLOW_ROOT": "1", "MINTER_TEST_CLOCK": str(clock)})
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(console.on_a_terminal, "minter", "rotate", "signer")
+            service.until(lambda: rotation(service, "signer")["state"] == "published", "the new key is published")
+            assert not waiting.done()
+            later = tmp_path / "later.json"
+            later.write_text('{"wall": 331, "boot": 331}')
+            later.rename(clock)
+            status, shown = waiting.result(60)
+        assert status == 0
+        assert "waiting until every verifier knows it" in shown
+        assert "version 2 is in use" in shown
+    finally:
+        service.end()
