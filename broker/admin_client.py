@@ -1,7 +1,7 @@
 """How the command line speaks to the running broker: JSON over the admin socket, known by the user's id.
 
-What the broker refuses becomes a :class:`config.commands.CommandError` with its code and detail; a broker that does
-not answer becomes :class:`config.commands.UnreachableError` (status 75) with what to do.
+What the broker refuses becomes a ``CommandError`` with its code and detail; a broker that does not answer becomes an
+``UnreachableError`` (status 75) with what to do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any, Final
 from urllib.parse import urlencode
 
 from broker.egress import MinterTransport
-from config.commands import CommandError, UnreachableError, answered
+from config.console.commands import CommandError, UnreachableError, answered
 from config.errors import ExitCode
 from config.settings import BrokerSettings
 

@@ -13,7 +13,7 @@ import msgspec
 
 from broker.egress import Answer, Egress, MinterTransport
 from config import tokens
-from config.commands import CommandError, UnreachableError, answered
+from config.console.commands import CommandError, UnreachableError, answered
 from config.errors import ConfigurationError, ExitCode, Fault
 from config.problems import ProblemError
 from config.secret import Secret

@@ -12,9 +12,10 @@ from pathlib import Path
 
 from broker import check
 from broker.admin_client import AdminClient
-from config import doctor, load, terminal
-from config.commands import CommandError, UnreachableError
-from config.doctor import Finding
+from config import load
+from config.console import doctor, terminal
+from config.console.commands import CommandError, UnreachableError
+from config.console.doctor import Finding
 from config.errors import ConfigurationError
 from config.settings import BrokerSettings
 

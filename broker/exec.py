@@ -19,8 +19,9 @@ from broker.addresses import is_loopback_host
 from broker.caller_client import CallerClient, read_caller_token
 from broker.reach import Account, Way
 from broker.supervise import Supervisor
-from config import process, terminal
-from config.commands import AnswerError, CommandError
+from config import process
+from config.console import terminal
+from config.console.commands import AnswerError, CommandError
 from config.errors import ConfigurationError, ExitCode
 from config.listeners import Listener
 from config.load import load_settings

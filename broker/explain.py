@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 
-from config.commands import CommandError
+from config.console.commands import CommandError
 from config.errors import ExitCode
 from config.explain import Explanation, explain
 from config.grants import Grants

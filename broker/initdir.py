@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final
 
 from config import load
-from config.commands import CommandError
+from config.console.commands import CommandError
 from config.errors import ExitCode
 
 _NO_CALLERS: Final = b'{"callers": []}\n'

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from config.commands import CommandError
+from config.console.commands import CommandError
 from config.errors import ExitCode
 from config.settings import BrokerSettings, MinterSettings
 

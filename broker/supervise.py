@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 from typing import Any, Final, Self
 
 from broker.reach import Account
-from config import terminal
+from config.console import terminal
 
 _ENDING: Final = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM)
 _FORWARDED: Final = (*_ENDING, signal.SIGUSR1, signal.SIGUSR2)

@@ -1,7 +1,7 @@
 """How the command line speaks to the running minter: JSON over the admin socket, known by the user's id.
 
-What the minter refuses becomes a :class:`config.commands.CommandError` with its code and detail; a minter that does
-not answer becomes :class:`config.commands.UnreachableError` (status 75) with what to do.
+What the minter refuses becomes a ``CommandError`` with its code and detail; a minter that does not answer becomes an
+``UnreachableError`` (status 75) with what to do.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from config.commands import CommandError, UnreachableError, answered
+from config.console.commands import CommandError, UnreachableError, answered
 from config.errors import ExitCode
 from config.secret import Secret
 from config.settings import MinterSettings

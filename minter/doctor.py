@@ -10,9 +10,10 @@ import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from config import doctor, load, terminal
-from config.commands import AnswerError, CommandError, UnreachableError
-from config.doctor import Finding
+from config import load
+from config.console import doctor, terminal
+from config.console.commands import AnswerError, CommandError, UnreachableError
+from config.console.doctor import Finding
 from config.errors import ConfigurationError
 from config.settings import MinterSettings
 from minter import audit_state

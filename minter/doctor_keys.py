@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from config import doctor, load
-from config.doctor import Finding
+from config import load
+from config.console import doctor
+from config.console.doctor import Finding
 from config.errors import ConfigurationError
 from config.grants import Grants
 from config.settings import MinterSettings

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from config import load, tokenedit
-from config.commands import CommandError
+from config import load
+from config.console import tokenedit
+from config.console.commands import CommandError
+from config.console.tokenedit import TokensOf
 from config.errors import ExitCode
-from config.tokenedit import TokensOf
 from config.tokenfiles import Principal
 
 #: Id of the broker that the first credential is for.

@@ -8,9 +8,9 @@ from typing import Annotated
 import typer
 
 from broker.cli import options
-from config import commands, terminal, tokenedit
 from config.clock import rfc3339
-from config.tokenedit import TokensOf
+from config.console import commands, terminal, tokenedit
+from config.console.tokenedit import TokensOf
 from config.tokenfiles import Principal
 
 app = commands.group("Create, list, rotate and revoke the tokens of callers: the programs that may open runs.")

@@ -9,8 +9,9 @@ import typer
 
 from broker import check as checking
 from broker.cli import options
-from config import commands, load, terminal
+from config import load
 from config.cases import CaseResult, evaluate, parse_cases
+from config.console import commands, terminal
 from config.errors import ExitCode
 from config.explain import covers
 from config.grants import Grants, Profile

@@ -8,8 +8,8 @@ import typer
 
 from broker import doctor as broker_doctor
 from broker.cli import options
-from config import commands
-from config import doctor as findings
+from config.console import commands
+from config.console import doctor as findings
 from config.errors import ExitCode
 
 app = commands.group("Look for what is wrong with this installation.")

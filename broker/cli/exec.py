@@ -11,8 +11,8 @@ import typer
 from broker import exec as runner
 from broker.cli import options
 from broker.explain import parameters
-from config import commands
-from config.commands import CommandError
+from config.console import commands
+from config.console.commands import CommandError
 from config.errors import ExitCode
 
 app = commands.group("Run a command with a run of its own and no key.")

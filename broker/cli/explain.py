@@ -10,7 +10,7 @@ import typer
 from broker import check
 from broker import explain as explaining
 from broker.cli import options
-from config import commands, terminal
+from config.console import commands, terminal
 from config.errors import ExitCode
 
 app = commands.group("Say which route decides about a call, and why not the others.")

@@ -9,8 +9,8 @@ from typing import Annotated
 import typer
 
 from broker import initdir
-from config import commands, terminal
-from config.commands import CommandError
+from config.console import commands, terminal
+from config.console.commands import CommandError
 from config.errors import ExitCode
 
 app = commands.group("Write a directory to start from.")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from broker.admin_client import AdminClient
 from broker.cli import options
-from config import commands, terminal
+from config.console import commands, terminal
 
 app = commands.group("Let the running broker read grants and callers again.")
 

@@ -8,8 +8,8 @@ import typer
 
 from broker.admin_client import AdminClient
 from broker.cli import options
-from config import commands, terminal
-from config.commands import CommandError
+from config.console import commands, terminal
+from config.console.commands import CommandError
 from config.errors import ExitCode
 
 app = commands.group("List and show runs; end one, many or all.")

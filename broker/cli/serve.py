@@ -6,7 +6,7 @@ import typer
 
 from broker.cli import options
 from broker.serve import serve as run
-from config import commands
+from config.console import commands
 
 app = commands.group("Run the broker.")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NoReturn
 
-from config import commands
+from config.console import commands
 
 _COMMANDS = {
     "init": ("minter.cli.init", "Write a directory to start from."),

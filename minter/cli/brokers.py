@@ -9,11 +9,11 @@ from typing import Annotated, Any
 
 import typer
 
-from config import commands, terminal, tokenedit
 from config.clock import rfc3339
-from config.commands import CommandError
+from config.console import commands, terminal, tokenedit
+from config.console.commands import CommandError
+from config.console.tokenedit import TokensOf
 from config.errors import ExitCode
-from config.tokenedit import TokensOf
 from config.tokenfiles import Principal
 from minter.cli import options
 

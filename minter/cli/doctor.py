@@ -6,8 +6,8 @@ import os
 
 import typer
 
-from config import commands
-from config import doctor as findings
+from config.console import commands
+from config.console import doctor as findings
 from config.errors import ExitCode
 from minter import doctor as minter_doctor
 from minter.cli import options

@@ -8,8 +8,8 @@ from typing import Annotated
 
 import typer
 
-from config import commands, terminal
-from config.commands import CommandError
+from config.console import commands, terminal
+from config.console.commands import CommandError
 from config.errors import ExitCode
 from minter import initdir
 

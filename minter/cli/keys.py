@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from config import commands, terminal
-from config.commands import CommandError
+from config.console import commands, terminal
+from config.console.commands import CommandError
 from config.errors import ExitCode
 from minter.admin_client import AdminClient
 from minter.cli import options

@@ -6,9 +6,9 @@ from typing import Annotated, Any
 
 import typer
 
-from config import commands, terminal
 from config.clock import parse_rfc3339, rfc3339
-from config.commands import CommandError
+from config.console import commands, terminal
+from config.console.commands import CommandError
 from config.durations import parse_duration
 from config.errors import ExitCode
 from minter.admin_client import AdminClient

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from config import commands, terminal
+from config.console import commands, terminal
 from minter.admin_client import AdminClient
 from minter.cli import options
 

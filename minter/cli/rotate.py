@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from config import commands, terminal, tokenedit
 from config.clock import parse_rfc3339
-from config.commands import CommandError
+from config.console import commands, terminal, tokenedit
+from config.console.commands import CommandError
 from config.errors import ExitCode
 from config.secret import Secret
 from minter.admin_client import AdminClient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from config import commands
+from config.console import commands
 from minter.cli import options
 from minter.serve import serve as run
 

@@ -151,7 +151,7 @@ def test_another_user_may_not_end_runs(service, console, tmp_path_factory):
         "import os, sys\n"
         "from broker.admin_client import AdminClient\n"
         "from config.settings import BrokerSettings\n"
-        "from config.commands import CommandError\n"
+        "from config.console.commands import CommandError\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         f"settings = BrokerSettings(admin_listen=['unix:{service.root}/run/broker-admin.sock'])\n"
         "try: AdminClient(settings).delete('/v1/admin/runs', all='true')\n"

@@ -18,7 +18,7 @@ from broker.exec import Order, judged
 from broker.reach import Account, Way, reasons
 from broker.supervise import Supervisor
 from config.asgi import send_json
-from config.commands import CommandError
+from config.console.commands import CommandError
 from config.errors import ConfigurationError
 from config.load import load_settings
 from config.secret import Secret

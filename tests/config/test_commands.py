@@ -77,7 +77,7 @@ def test_a_mistake_of_ours_ends_with_one_and_shows_no_value(console, tmp_path):
         "@module.app.command()\n"
         "def go() -> None: raise RuntimeError('sekret-CANARY')\n"
         "sys.modules['broken'] = module; sys.argv = ['minter', 'go']\n"
-        "from config import commands\n"
+        "from config.console import commands\n"
         "commands.run('minter', 'x', {'go': ('broken', 'x')})\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)

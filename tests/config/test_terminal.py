@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from config import terminal
+from config.console import terminal
 from config.secret import Secret
 
 

@@ -307,7 +307,7 @@ def test_another_user_may_neither_read_nor_revoke(service, console):
         "import os, sys\n"
         "from minter.admin_client import AdminClient\n"
         "from config.settings import MinterSettings\n"
-        "from config.commands import CommandError\n"
+        "from config.console.commands import CommandError\n"
         "os.setgroups([]); os.setgid(65534); os.setuid(65534)\n"
         f"client = AdminClient(MinterSettings(admin_listen=['unix:{service.root}/run/minter-admin.sock']))\n"
         "try: client.delete('/v1/leases', all='true')\n"

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from config import load, terminal, tokenfiles, tokens
+from config import load, tokenfiles, tokens
 from config.clock import parse_rfc3339
-from config.commands import CommandError
+from config.console import terminal
+from config.console.commands import CommandError
 from config.durations import parse_duration
 from config.errors import ConfigurationError, ExitCode, Fault
 from config.secret import Secret

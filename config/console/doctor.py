@@ -16,8 +16,8 @@ from dataclasses import asdict, dataclass
 from typing import Final, Literal
 from urllib.parse import quote
 
-from config import terminal
 from config.clock import Clock, parse_rfc3339, rfc3339
+from config.console import terminal
 from config.errors import ConfigurationError
 
 Level = Literal["ok", "note", "warning", "fault"]

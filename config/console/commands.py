@@ -18,7 +18,7 @@ from urllib.parse import quote
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from config import terminal
+from config.console import terminal
 from config.errors import ConfigurationError, ExitCode
 from config.problems import ProblemError
 
