@@ -7,8 +7,9 @@ import pytest
 from broker.credential import read_credential
 from config import tokens
 from config.errors import ConfigurationError
+from tests.worlds.tokens import fixed
 
-TOKEN = tokens.generate(tokens.BROKER).reveal()
+TOKEN = fixed(tokens.BROKER)
 
 
 def fault(reference):
@@ -40,7 +41,7 @@ def test_one_trailing_line_break_is_left_off(file, ending):
         (TOKEN + "\n\n", "holds no broker credential"),
         (" " + TOKEN, "holds no broker credential"),
         (TOKEN[:-1] + ("0" if TOKEN[-1] != "0" else "1"), "holds no broker credential"),
-        (tokens.generate(tokens.CALLER).reveal(), "holds no broker credential"),
+        (fixed(tokens.CALLER), "holds no broker credential"),
         ("sekret", "holds no broker credential"),
     ],
 )

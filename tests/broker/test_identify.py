@@ -10,9 +10,10 @@ from broker.identify import find
 from broker.placements import BUILT_IN
 from config import tokens
 from config.problems import ProblemError
+from tests.worlds.tokens import fixed
 
-TOKEN = tokens.generate(tokens.RUN).reveal().encode()
-OTHER = tokens.generate(tokens.RUN).reveal().encode()
+TOKEN = fixed(tokens.RUN).encode()
+OTHER = fixed(tokens.RUN, "Another").encode()
 BEARER = BUILT_IN.build({"scheme": "bearer"})
 
 
