@@ -5,6 +5,7 @@ Every reader raises :class:`config.errors.ConfigurationError` with all faults; n
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -28,6 +29,7 @@ from config.settings import BrokerSettings, MinterSettings
 from config.validation import struct_faults
 
 _S = TypeVar("_S", BrokerSettings, MinterSettings)
+_T = TypeVar("_T", bound=msgspec.Struct)
 
 #: A configuration file larger than this is a mistake (or an attack on memory).
 MAX_FILE_BYTES: Final = 16 * 1024 * 1024
@@ -44,15 +46,21 @@ def load_settings(type_: type[_S], path: Path, environ: Mapping[str, str]) -> _S
         document = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError([Fault(str(path), f"not TOML: {error}")]) from None
-    faults = _override(type_, document, environ)
-    faults += struct_faults(type_, document, where=str(path))
+    settings = _converted(type_, document, _override(type_, document, environ), where=str(path))
+    return settings.anchored(path.absolute().parent)
+
+
+def _converted(type_: type[_T], document: Any, faults: list[Fault], *, where: str) -> _T:
+    """Return the document as ``type_``. The schema, which finds every fault, is asked only when there is one."""
+    try:
+        converted = msgspec.convert(document, type=type_, strict=True)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(
+            faults + (struct_faults(type_, document, where=where) or [Fault(where, str(error))])
+        ) from None
     if faults:
         raise ConfigurationError(faults)
-    try:
-        settings = msgspec.convert(document, type=type_, strict=True)
-    except msgspec.ValidationError as error:
-        raise ConfigurationError([Fault(str(path), str(error))]) from None
-    return settings.anchored(path.absolute().parent)
+    return converted
 
 
 def _override(type_: type[_S], document: dict[str, Any], environ: Mapping[str, str]) -> list[Fault]:
@@ -139,10 +147,7 @@ def read_token_file(path: Path) -> tokenfiles.TokenFile:
 
 def _token_file(data: bytes, where: str) -> tokenfiles.TokenFile:
     document, faults = strictjson.parse(data, where=where)
-    faults += struct_faults(tokenfiles.TokenFile, document, where=where)
-    if faults:
-        raise ConfigurationError(faults)
-    file = msgspec.convert(document, type=tokenfiles.TokenFile)
+    file = _converted(tokenfiles.TokenFile, document, faults, where=where)
     tokenfiles.check(file, where=where)
     return file
 
@@ -172,12 +177,16 @@ def _locked(path: Path) -> Iterator[None]:
 
 
 def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
-    """Replace ``path`` so that a crash leaves the old file or the new one, on disk, never a part of one."""
+    """Replace ``path`` so that a crash leaves the old file or the new one, on disk, never a part of one.
+
+    The owner stays who it was. Errors: ``OSError``, also when this user may not give the file to its owner.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(fd, "wb") as file:
             os.fchmod(file.fileno(), mode)
+            _keep_owner(path, file.fileno())
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
@@ -186,6 +195,14 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
         temporary.unlink(missing_ok=True)
         raise
     sync_directory(path.parent)
+
+
+def _keep_owner(path: Path, fd: int) -> None:
+    """Give the new file the old one's owner: an operator who is root must not lock the service out of its own file."""
+    with contextlib.suppress(FileNotFoundError):
+        old, new = path.lstat(), os.fstat(fd)
+        if (old.st_uid, old.st_gid) != (new.st_uid, new.st_gid):
+            os.fchown(fd, old.st_uid, old.st_gid)
 
 
 def sync_directory(path: Path) -> None:

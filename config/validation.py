@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import jsonschema
 import msgspec
 
 from config.errors import Fault
+
+if TYPE_CHECKING:
+    from jsonschema import ValidationError
 
 
 def struct_faults(type_: type[msgspec.Struct], value: Any, *, where: str) -> list[Fault]:
@@ -23,12 +25,14 @@ def struct_faults(type_: type[msgspec.Struct], value: Any, *, where: str) -> lis
 
 def schema_faults(schema: Mapping[str, Any], value: Any, *, where: str) -> list[Fault]:
     """Return what is wrong with ``value`` by ``schema`` (JSON Schema 2020-12), in the order of the document."""
-    validator = jsonschema.Draft202012Validator(schema)
+    from jsonschema import Draft202012Validator  # noqa: PLC0415 - a fifth of a second that most commands do not need
+
+    validator = Draft202012Validator(schema)
     faults = [fault for error in validator.iter_errors(value) for fault in _faults(error, where)]
     return sorted(set(faults), key=lambda fault: fault.where)
 
 
-def _faults(error: jsonschema.ValidationError, where: str) -> Iterator[Fault]:
+def _faults(error: ValidationError, where: str) -> Iterator[Fault]:
     if error.context and error.validator in ("anyOf", "oneOf"):
         # The branch for a value of this kind is the one the author meant; all that is wrong in it is said.
         depth = len(error.absolute_path)
@@ -67,7 +71,7 @@ def _path(parts: Any) -> str:
     return text
 
 
-def _expected(error: jsonschema.ValidationError) -> str:
+def _expected(error: ValidationError) -> str:
     value: Any = error.validator_value
     if error.validator in ("anyOf", "oneOf"):
         return " or ".join(sorted({_named(branch) for branch in value}))

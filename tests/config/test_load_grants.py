@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 
 import pytest
 
 from config.errors import ConfigurationError
-from config.load import load_grants
+from config.load import load_grants, write_atomic
 
 PROFILE = {"base_url": "https://api.example.com", "allowed_callers": ["a"], "allow": ["GET /x"]}
 
@@ -38,3 +39,14 @@ def test_a_preamble_from_elsewhere_or_missing_is_a_fault_with_its_place(tmp_path
 def test_a_missing_grants_file_is_a_fault(tmp_path):
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load_grants(tmp_path / "grants.json")
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="giving a file away needs root")
+def test_a_file_that_root_replaces_stays_its_owners(tmp_path):
+    path = tmp_path / "callers.json"
+    path.write_text("{}")
+    os.chown(path, 64901, 64902)
+    write_atomic(path, b'{"callers": []}')
+    assert (path.stat().st_uid, path.stat().st_gid) == (64901, 64902)
+    assert path.read_text() == '{"callers": []}'
