@@ -187,7 +187,7 @@ class Minter:
     async def stop(self, *, drain_s: float) -> None:
         """End in order: what is being made and revoked finishes, what is counted is written."""
         self.hub.close()
-        await self.service.drain(drain_s)
+        await self.service.flights.drain(drain_s)
         await self.expiry.stop()
         left = await self.endings.drain(drain_s)
         await self.recorder.drain()

@@ -41,6 +41,8 @@ SLOW_S: Final = 3600.0
 #: An upstream that answers no revocation must not hold up those of others.
 AT_ONCE_PER_PROFILE: Final = 8
 _ATTEMPT_S: Final = 60.0
+#: So long an answer waits to say how a lease ended; then it says that it is still being tried.
+_ANSWER_S: Final = 5.0
 _BATCH: Final = 500
 #: Reasons that are no revocation: the lease was over in its own time.
 _ENDED_IN_TIME: Final = ("expired", "replaced")
@@ -95,7 +97,7 @@ class Endings:
         changes = await self.close(leases, reason, uid=uid)
         attempts = [self._attempts[change.row.id] for change in changes if change.row.id in self._attempts]
         if attempts:
-            await asyncio.wait(attempts, timeout=_ATTEMPT_S)
+            await asyncio.wait(attempts, timeout=_ANSWER_S)
         return [_report(change.row) for change in changes]
 
     async def close(self, leases: Iterable[Live], reason: str, *, uid: int | None = None) -> list[Change]:
@@ -208,7 +210,9 @@ class Endings:
     async def _try_due(self) -> bool:
         """Try one batch; say whether there may be more."""
         now = self._clock.now()
-        rows = await self._store.read(lambda found: lease_rows.attempts_due(found, now=now, limit=_BATCH))
+        # Those being tried are among them: an upstream that hangs must not keep others from being looked at.
+        limit = _BATCH + len(self._busy)
+        rows = await self._store.read(lambda found: lease_rows.attempts_due(found, now=now, limit=limit))
         over = []
         for row in rows:
             live = self._book.get(row.id)
@@ -225,7 +229,7 @@ class Endings:
             else:
                 over.append(change)
         await self.write(over)
-        return bool(over) and len(rows) >= _BATCH
+        return bool(over) and len(rows) >= limit
 
     async def _over_here(
         self, row: LeaseRow, credential: Mapping[str, Secret] | None, *, uid: int | None = None
@@ -234,7 +238,8 @@ class Endings:
         end = row.expires_at if row.state == "orphan_suspect" else row.credential_ends_at
         kind = self._kind_of(row)
         if kind is not None and kind.local:
-            with contextlib.suppress(RevocationError):
+            # A kind that fails here is tried again like an upstream; the lease is out of use already.
+            with contextlib.suppress(Exception):
                 how = (await kind.revoke(row, credential)).how
                 return Change(row, (_over(row, how, expired=row.end_reason in _ENDED_IN_TIME, uid=uid),))
         if end is not None and end <= self._clock.now():

@@ -6,10 +6,8 @@ synced → released. A kind that leaves no trace elsewhere (``static``, ``jwt``)
 
 from __future__ import annotations
 
-import asyncio
-import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from config.clock import Clock
 from config.contract import LeaseRequest, RevokedLease, RunRecord
@@ -17,23 +15,16 @@ from config.problems import ProblemError
 from config.tokenfiles import Principal
 from minter import minting
 from minter.admission import Admission, Asked
-from minter.book import Book, Key, Live
+from minter.book import Book, Live
 from minter.custody import Custody
 from minter.expiry import Expiry
+from minter.flights import Flight, Flights, Order
 from minter.kinds import Minted
 from minter.lease_rows import LeaseRow
 from minter.limits import MintLimits
 from minter.metrics import Metrics
 from minter.revocation import Endings
 from minter.store import Store
-
-
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    """A mint under way, and what it is for."""
-
-    asked: Asked
-    task: asyncio.Task[Live]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +41,9 @@ class LeaseService:
     clock: Clock
     metrics: Metrics
     margin_s: float
-    _flights: dict[Key, _Flight] = dataclasses.field(default_factory=dict)
+    flights: Flights = field(default_factory=Flights)
+
+    # --- lending ---
 
     async def lease(self, broker: Principal, request: LeaseRequest) -> Live:
         """Lend a credential: the live lease of exactly what is asked for, or a new one.
@@ -59,12 +52,12 @@ class LeaseService:
         """
         while True:
             asked = self.admission.admit(broker, request)
-            flight, current = self._flights.get(asked.key), self.book.current(asked.key)
+            flight, current = self.flights.find(asked.key), self.book.current(asked.key)
             if flight is not None:
                 asked.same_as(flight.asked)
-                await asyncio.shield(flight.task)
+                await flight.landed()
             elif current is None or self._objection(asked, current) is not None:
-                return await asyncio.shield(self._take_off(asked, current))
+                return await self.flights.take_off(asked, self._mint).landed()
             else:
                 await self.store.write(minting.again(current.row))
                 if self.book.get(current.row.id) is current:
@@ -72,8 +65,9 @@ class LeaseService:
                     return current
                 # It ended while that was written: what holds for a request that comes now holds for this one.
 
-    async def _mint(self, asked: Asked, current: Live | None) -> Live:
-        replaced = await self._make_room(asked, current)
+    async def _mint(self, flight: Flight) -> Live:
+        asked = flight.asked
+        replaced = await self._make_room(asked)
         with self.limits.one_more(*asked.cap, live=self.book.count(*asked.cap)):
             row = minting.begun(asked, self.clock)
             if not asked.kind.local:
@@ -83,13 +77,21 @@ class LeaseService:
             await self._commit(live, minted, replaced, local=asked.kind.local)
         self.expiry.arm(live.row.expires_at)
         self.metrics.minted(row.kind)
+        await self._obey(flight, live)
         return live
+
+    # --- ending ---
 
     async def end_run(self, broker: str, run_id: str) -> list[RevokedLease]:
         """End all leases of a run, those included that are just being made; say of each how it ended."""
         self.admission.run_ended(broker, run_id)
-        await self.landed(lambda key: key[:2] == (broker, run_id))
+        self.flights.order(Order(lambda _live: True, "run-ended"), of=lambda key: key[:2] == (broker, run_id))
         return await self.endings.end(self.book.of_run(broker, run_id), "run-ended")
+
+    async def end(self, which: Callable[[Live], bool], reason: str, *, uid: int | None = None) -> list[RevokedLease]:
+        """End the live leases that ``which`` picks, those included that are just being made."""
+        self.flights.order(Order(which, reason, uid))
+        return await self.endings.end([live for live in self.book if which(live)], reason, uid=uid)
 
     async def end_one(
         self, lease_id: str, reason: str, *, broker: str | None = None, uid: int | None = None
@@ -100,14 +102,11 @@ class LeaseService:
             raise ProblemError("lease-not-found")
         return await self.endings.end([live], reason, uid=uid)
 
-    async def end(self, which: Callable[[Live], bool], reason: str, *, uid: int | None = None) -> list[RevokedLease]:
-        """End the live leases that ``which`` picks, those included that are just being made."""
-        await self.landed(lambda _key: True)
-        return await self.endings.end([live for live in self.book if which(live)], reason, uid=uid)
-
     async def record(self, broker: str, run_id: str, record: RunRecord) -> None:
         """Write the counts of a run that ended to the audit log, as the broker reports them."""
         await self.store.write(minting.recorded(broker, run_id, record))
+
+    # --- the steps of a mint ---
 
     def _objection(self, asked: Asked, current: Live) -> str | None:
         asked.same_as(current.row)
@@ -115,9 +114,10 @@ class LeaseService:
             current, asked, clock=self.clock, highest_wall=self.store.highest_wall, margin_s=self.margin_s
         )
 
-    async def _make_room(self, asked: Asked, current: Live | None) -> Live | None:
+    async def _make_room(self, asked: Asked) -> Live | None:
         """End what cannot go on before its successor begins; return it when it stays good until its own end."""
-        reason = self._objection(asked, current) if current is not None else None
+        current = self.book.current(asked.key)
+        reason = None if current is None else self._objection(asked, current)
         if current is not None and reason == "replaced":
             return current
         if current is not None and reason is not None:
@@ -156,28 +156,9 @@ class LeaseService:
             raise
         self.book.add(live)
 
-    def _take_off(self, asked: Asked, current: Live | None) -> asyncio.Task[Live]:
-        """Mint in a task of its own: one for all who ask for it, and none of them takes it along when it gives up."""
-        task = asyncio.create_task(self._mint(asked, current))
-        self._flights[asked.key] = _Flight(asked, task)
-        task.add_done_callback(lambda done: self._land(asked.key, done))
-        return task
-
-    def _land(self, key: Key, done: asyncio.Task[Live]) -> None:
-        del self._flights[key]
-        if not done.cancelled():
-            done.exception()  # everybody may have gone by now
-
-    async def landed(self, which: Callable[[Key], bool]) -> None:
-        """Wait for mints that are under way."""
-        tasks = [flight.task for key, flight in self._flights.items() if which(key)]
-        if tasks:
-            await asyncio.wait(tasks)
-
-    async def drain(self, timeout_s: float) -> None:
-        """Wait for all of them, not for ever: what is given up shows as a suspect after the next start."""
-        tasks = [flight.task for flight in self._flights.values()]
-        if tasks:
-            _, late = await asyncio.wait(tasks, timeout=timeout_s)
-            for task in late:
-                task.cancel()
+    async def _obey(self, flight: Flight, live: Live) -> None:
+        """End a lease whose end was ordered while it was being made; it is not released then."""
+        for order in flight.orders:
+            if order.which(live):
+                await self.endings.close([live], order.reason, uid=order.uid)
+                raise ProblemError("run-over", "the lease was ended while it was being made")

@@ -1,0 +1,72 @@
+"""Mints under way: one at a time for each (broker, run, profile), in a task that belongs to none who wait for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from typing import Any
+
+from minter.admission import Asked
+from minter.book import Key, Live
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """An end that was asked for while a lease was being made: it applies as soon as the lease is there."""
+
+    which: Callable[[Live], bool]
+    reason: str
+    uid: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class Flight:
+    """A mint under way, what it is for, and what was ordered meanwhile."""
+
+    asked: Asked
+    task: asyncio.Task[Live] | None = None
+    orders: list[Order] = field(default_factory=list)
+
+    async def landed(self) -> Live:
+        """Wait for it. Whoever gives up waiting does not take it along. Errors: those of the mint."""
+        if self.task is None:
+            raise RuntimeError("a flight is waited for once it has taken off")
+        return await asyncio.shield(self.task)
+
+
+class Flights:
+    """All mints under way."""
+
+    def __init__(self) -> None:
+        self._flights: dict[Key, Flight] = {}
+
+    def find(self, key: Key) -> Flight | None:
+        """Return the mint under way for ``key``."""
+        return self._flights.get(key)
+
+    def take_off(self, asked: Asked, mint: Callable[[Flight], Coroutine[Any, Any, Live]]) -> Flight:
+        """Begin a mint."""
+        flight = self._flights[asked.key] = Flight(asked)
+        flight.task = asyncio.create_task(mint(flight))
+        flight.task.add_done_callback(lambda task: self._land(asked.key, task))
+        return flight
+
+    def _land(self, key: Key, task: asyncio.Task[Live]) -> None:
+        del self._flights[key]
+        if not task.cancelled():
+            task.exception()  # everybody may have gone by now
+
+    def order(self, order: Order, *, of: Callable[[Key], bool] = lambda _key: True) -> None:
+        """Have leases that are just being made ended when they are there."""
+        for key, flight in self._flights.items():
+            if of(key):
+                flight.orders.append(order)
+
+    async def drain(self, timeout_s: float) -> None:
+        """Wait for all of them, not for ever: what is given up shows as a suspect after the next start."""
+        tasks = [flight.task for flight in self._flights.values() if flight.task is not None]
+        if tasks:
+            _, late = await asyncio.wait(tasks, timeout=timeout_s)
+            for task in late:
+                task.cancel()
