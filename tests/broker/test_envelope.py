@@ -116,6 +116,14 @@ async def test_a_run_token_in_the_path_reaches_nobody(desk, run):
     assert desk.data_path.calls == []
 
 
+async def test_a_run_token_in_the_media_type_reaches_nobody(desk, run):
+    media_type = f"text/plain; note={run.run_token}"
+    answer = await host_call(desk, run, method="POST", path="/v1/items", body="x", content_type=media_type)
+    assert json.loads(answer["body"])["code"] == "run-token-misplaced"
+    assert run.run_token not in json.dumps(answer)
+    assert desk.data_path.calls == []
+
+
 async def test_with_several_profiles_the_envelope_says_which(desk):
     run = await desk.open(profile=None, profiles=["memory", "other"])
     answer = await host_call(desk, run, method="GET", path="/v1/items")
