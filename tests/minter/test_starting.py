@@ -1,0 +1,139 @@
+"""Starting: what does not load is all named, and leaves nothing behind; where the minter may listen."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from config.errors import ConfigurationError
+from config.settings import MinterSettings, TlsSettings
+from minter.listening import Listening
+from tests.minter.lease_world import World
+
+
+async def test_what_does_not_load_is_all_named_and_a_start_after_it_finds_nothing_in_its_way(tmp_path, clock):
+    world = World(tmp_path / "minter", clock)
+    (world.folder / "grants.json").write_text('{"profiles": {"a": {"base_url": 1}}}')
+    (world.folder / "brokers.json").write_text('{"brokers": [{"id": "b1", "colour": "red"}]}')
+    with pytest.raises(ConfigurationError) as refused:
+        await world.start()
+    text = str(refused.value)
+    assert "profiles.a.base_url" in text
+    assert "colour" in text
+    world.write_grants()
+    world.write_brokers(b1={})
+    await world.start()
+    await world.lease()
+    await world.stop()
+
+
+async def test_a_missing_secret_is_a_fault_that_names_the_reference_and_no_value(tmp_path, clock):
+    world = World(tmp_path / "minter", clock)
+    (world.folder / "secrets" / "api-key").unlink()
+    world.secret("other-key", "")
+    with pytest.raises(ConfigurationError) as refused:
+        await world.start()
+    assert "api-key" in str(refused.value)
+    assert "other-key" in str(refused.value)
+
+
+async def test_an_audit_log_that_was_cut_is_not_gone_on_with(world):
+    for _ in range(3):
+        await world.lease()
+    await world.stop()
+    log = world.folder / "state" / "audit.jsonl"
+    log.write_bytes(b"".join(log.read_bytes().splitlines(keepends=True)[:-2]))
+    with pytest.raises(ConfigurationError, match="audit"):
+        await world.start()
+    world.minter = None
+
+
+async def test_a_reload_is_in_the_audit_log_with_what_is_in_force_and_who_asked(served):
+    world = served.world
+    world.write_grants(open=None)
+    await world.minter.reloader.reload(uid=0)
+    event = world.audit()[-1]
+    assert (event["code"], event["profiles"], event["brokers"], event["uid"]) == ("service.reloaded", 3, 2, 0)
+
+
+def settings(**changes):
+    return MinterSettings(**{"listen": ["unix:run/a.sock"], "admin_listen": ["unix:run/b.sock"], **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "fault"),
+    [
+        ({"listen": ["127.0.0.1:8091"]}, "listen[0]"),
+        ({"listen": ["unix:a", "tls:0.0.0.0:8443"]}, "listen[1]"),
+        ({"listen": ["nonsense"]}, "listen[0]"),
+        ({"admin_listen": ["127.0.0.1:8092"]}, "admin_listen[0]"),
+        ({"admin_listen": ["tls:127.0.0.1:8092"], "tls": TlsSettings(client_ca="ca.pem")}, "admin_listen[0]"),
+        ({"public_listen": ["0.0.0.0:8093"]}, "public_listen[0]"),
+        ({"socket_group": "no-such-group-here"}, "socket_group"),
+        ({"admin_socket_group": "no-such-group-here"}, "admin_socket_group"),
+    ],
+)
+def test_a_listener_that_lets_in_whom_nobody_vouches_for_is_a_fault(changes, fault):
+    with pytest.raises(ConfigurationError) as refused:
+        Listening.of(settings(**changes))
+    assert [one.where for one in refused.value.faults] == [fault]
+
+
+def test_every_fault_of_the_listeners_is_named_at_once():
+    with pytest.raises(ConfigurationError) as refused:
+        Listening.of(settings(listen=["x", "127.0.0.1:1"], admin_listen=["127.0.0.1:2"], socket_group="no-such-group"))
+    assert len(refused.value.faults) == 4
+
+
+def test_mutual_tls_for_brokers_and_loopback_for_public_keys_are_fine():
+    found = Listening.of(
+        settings(
+            listen=["tls:0.0.0.0:8443"],
+            tls=TlsSettings(certificate="c.pem", key="k.pem", client_ca="ca.pem"),
+            public_listen=["127.0.0.1:8093", "tls:0.0.0.0:8444"],
+            socket_group="4711",
+        )
+    )
+    assert (found.brokers_group, found.admin_group) == (4711, None)
+
+
+async def test_public_keys_are_served_without_a_client_certificate_and_brokers_are_not(tmp_path, clock):
+    tls = TlsSettings(certificate="c.pem", key="k.pem", client_ca="ca.pem")
+    world = await World(
+        tmp_path / "minter",
+        clock,
+        listen=["tls:127.0.0.1:0"],
+        admin_listen=[],
+        public_listen=["tls:127.0.0.1:0"],
+        tls=tls,
+    ).start()
+    brokers, public = Listening.of(world.settings).groups(world.minter)
+    assert (brokers.tls.client_ca, public.tls.client_ca) == ("ca.pem", "")
+    await world.stop()
+
+
+async def test_a_broker_over_tcp_needs_a_verified_certificate_besides_its_token(world):
+    from config.problems import ProblemError
+
+    headers = [(b"authorization", b"Bearer " + world.tokens["b1"].reveal().encode())]
+    scope = {"headers": headers, "peer": None, "tls_subject": "CN=broker-1"}
+    assert world.minter.brokers.authenticate(scope, operation="x").id == "b1"
+    with pytest.raises(ProblemError, match="broker-token-invalid"):
+        world.minter.brokers.authenticate({**scope, "tls_subject": None}, operation="x")
+
+
+def test_the_state_is_sqlite_and_nothing_else():
+    from minter.store import state_path
+
+    for state in ("postgresql://db", "sqlite:", "state.db"):
+        with pytest.raises(ConfigurationError, match="sqlite:PATH"):
+            state_path(state)
+
+
+async def test_a_state_that_is_no_database_is_a_fault(tmp_path, clock):
+    world = World(tmp_path / "minter", clock)
+    (world.folder / "state").mkdir(mode=0o700)
+    (world.folder / "state" / "minter.db").write_text(json.dumps({"not": "a database"}) * 100)
+    with pytest.raises(ConfigurationError, match="state: cannot be opened"):
+        await world.start()
