@@ -45,8 +45,8 @@ _MAX_LINE: Final = 16_384
 _MAX_HEADERS: Final = 128
 #: A body on these methods may be overlooked by an API and taken for the next request: the connection is not used again.
 _BODY_UNUSUAL: Final = frozenset({"GET", "HEAD", "DELETE"})
-_SWITCHING: Final = 101
-_HIGHEST_STATUS: Final = 599
+#: What an answer can have: interim ones are read over, and 101 would make it another protocol.
+_STATUSES: Final = range(200, 600)
 
 #: Where systems keep their certificate authorities, beside what OpenSSL was built with.
 _BUNDLES: Final = (
@@ -229,7 +229,7 @@ class Sending:
 
 
 def _check_status(status: int) -> None:
-    if status == _SWITCHING or status > _HIGHEST_STATUS:
+    if status not in _STATUSES:
         raise ProblemError("upstream-malformed", "the status is not one that an answer has")
 
 

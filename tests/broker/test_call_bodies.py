@@ -288,6 +288,8 @@ async def test_no_call_is_sent_twice_when_the_api_breaks_off_before_it_answers(w
         b"nonsense\r\n\r\n",
         b"HTTP/1.1 abc OK\r\n\r\n",
         b"HTTP/1.1 700 What\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 099 What\r\nContent-Length: 0\r\n\r\n",
+        b"HTTP/1.1 000 What\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: x\r\n\r\n",
         b"HTTP/1.1 200 OK\r\nContent-Length: -5\r\n\r\n",
