@@ -116,3 +116,5 @@ def decode(type_: type[T], body: bytes) -> T:
         raise ProblemError("body-malformed", str(error)) from None
     except msgspec.DecodeError:
         raise ProblemError("body-malformed", "the body is not JSON") from None
+    except RecursionError:
+        raise ProblemError("body-malformed", "the body is nested too deep") from None

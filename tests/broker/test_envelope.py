@@ -109,6 +109,15 @@ async def test_an_envelope_that_names_no_call_is_refused_inside_and_counted(desk
     assert live.trace.kept.denied_by == {code: {"": 1}}
 
 
+@pytest.mark.parametrize(("opened", "closed"), [(b"[", b"]"), (b'{"a":', b"}")])
+async def test_a_body_that_is_nested_without_end_is_refused_inside(desk, run, opened, closed):
+    body = b'{"method": "POST", "path": "/v1/items", "body": ' + opened * 100_000 + b"1" + closed * 100_000 + b"}"
+    reply = await desk.ask("POST", "/v1/call", body, token=run.run_token)
+    assert reply.status == 200
+    assert json.loads(reply.json["body"])["code"] == "body-malformed"
+    assert desk.data_path.calls == []
+
+
 async def test_a_run_token_in_the_path_reaches_nobody(desk, run):
     answer = await host_call(desk, run, method="GET", path=f"/v1/items/{run.run_token}")
     assert json.loads(answer["body"])["code"] == "run-token-misplaced"
