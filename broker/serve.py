@@ -75,6 +75,7 @@ async def _main(settings: BrokerSettings, clock: Clock) -> None:
     broker = Broker(settings, clock)
     try:
         async with broker.running():
+            process.settle_memory()
             await server.serve(
                 broker.groups,
                 on_ready=broker.on_ready,

@@ -6,11 +6,9 @@ what is live, listen, say so. What does not load ends it with every fault named,
 
 from __future__ import annotations
 
-import gc
 import os
 from collections.abc import MutableMapping, Sequence
 from importlib.metadata import version
-from typing import Final
 
 import structlog
 
@@ -26,9 +24,6 @@ from minter.minter import Minter
 from minter.reload import summary
 
 _log = structlog.get_logger()
-
-#: With a hundred thousand live leases a full collection takes a good part of a second: young ones do most of the work.
-_GC_THRESHOLDS: Final = (10_000, 20, 50)
 
 
 def serve(settings: MinterSettings) -> int:
@@ -50,10 +45,7 @@ def serve(settings: MinterSettings) -> int:
 async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[str, str]) -> None:
     listening = Listening.of(settings)
     minter = await Minter.start(settings, clock=clock, environ=environ)
-    # What is loaded by now stays; to look through it for garbage again and again would only stop the loop.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(*_GC_THRESHOLDS)
+    process.settle_memory()
 
     async def on_ready(bound: Sequence[Bound]) -> None:
         # The uid is who runs it: an auditor's first question.

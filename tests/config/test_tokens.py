@@ -39,6 +39,16 @@ def test_no_other_text_has_a_digest(text):
     assert tokens.digest(text, "brk_") is None
 
 
+def test_the_checksum_is_crc_32_in_base62_as_scanners_compute_it():
+    # Worked out by hand: CRC-32 of "123456789" is 0xCBF43926 = 3421780262, by the check value of its specification.
+    alphabet = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
+    value = 0
+    for character in tokens.checksum("123456789"):
+        value = value * 62 + alphabet.index(character)
+    assert value == 0xCBF43926
+    assert len(tokens.checksum("")) == tokens.CHECKSUM_LENGTH
+
+
 def test_a_token_of_another_kind_has_no_digest():
     assert tokens.digest(tokens.generate("clr_").reveal(), "brk_") is None
 
