@@ -185,9 +185,12 @@ class Control:
         """Make a call that is written as JSON."""
         _check_json(request)
         longest = max((granted.max_request for granted in run.profiles.values()), default=0)
-        # JSON writes a byte of text as up to six; the body that is sent is measured again.
-        body = await read_body(request.receive, 6 * longest + MAX_BODY, request.scope)
-        return json_response(await self.envelope.carry(run, body, request.receive))
+
+        def body() -> Awaitable[bytes]:
+            # JSON writes a byte of text as up to six; the body that is sent is measured again.
+            return read_body(request.receive, 6 * longest + MAX_BODY, request.scope)
+
+        return await self.envelope.answer(run, body, request.receive)
 
     async def show_self(self, _request: Request, run: Run) -> Response:
         """Say what the run may call and what is left."""

@@ -4,20 +4,24 @@
 the answer is always 200 with ``{"status", "content_type", "body"}``. A refusal stands inside as the problem+json that
 the data path would have answered. A ``body`` that is text is sent as it is, anything else as JSON. An answer that is
 not UTF-8 comes back in base64 and says so: ``"encoding": "base64"``.
+
+Here a body and its answer lie in memory as a whole, so a run has no more of them than calls that it may make at once:
+counted from before the body is read until the answer is gone.
 """
 
 from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import msgspec
+from starlette.responses import Response
 
 from broker.run import Run, RunProfile
 from config import tokens
-from config.asgi import Message, Receive
+from config.asgi import Message, Receive, Scope, Send, json_response
 from config.contract import decode
 from config.problems import MEDIA_TYPE, REFUSED_BY, ProblemError
 
@@ -27,6 +31,8 @@ if TYPE_CHECKING:
 Headers = list[tuple[bytes, bytes]]
 
 _TOKEN: Final = re.compile(tokens.PATTERN, re.ASCII)
+#: An answer is handed over in pieces of this size, each when the code has taken those before it.
+_PIECE: Final = 65_536
 
 
 # The last group is for Python alone, whose "$" also matches before a line break at the end.
@@ -51,6 +57,21 @@ class Envelope:
         self._endpoint = endpoint
         self._refused = refused
 
+    async def answer(self, run: Run, body: Callable[[], Awaitable[bytes]], receive: Receive) -> Response:
+        """Make the call that ``body`` brings, if the run has not too many of them in memory, and return the answer.
+
+        Errors: whatever ``body`` raises.
+        """
+        if run.host_calls >= sum(granted.max_concurrent for granted in run.profiles.values()):
+            return json_response(self._refuse(run, ProblemError("too-many-concurrent", retry_after=1)))
+        run.host_calls += 1
+        try:
+            answered = await self.carry(run, await body(), receive)
+            return _Held(run, json_response(answered))
+        except BaseException:
+            run.host_calls -= 1
+            raise
+
     async def carry(self, run: Run, body: bytes, receive: Receive) -> dict[str, Any]:
         """Make the call that ``body`` describes and return the envelope of its answer.
 
@@ -61,9 +82,7 @@ class Envelope:
             call = decode(HostCall, body)
             granted = _granted(run, call)
         except ProblemError as problem:
-            run.trace.denied(problem.code)
-            self._refused("", problem.code)
-            return _refusal(problem)
+            return self._refuse(run, problem)
         sent, headers = _content(call)
         # Whatever is not ASCII stays so and is refused with everything else that no target may hold.
         target = call.path.encode("utf-8", "surrogatepass")
@@ -72,6 +91,31 @@ class Envelope:
         except ProblemError as problem:
             return _refusal(problem)
         return answer.envelope()
+
+    def _refuse(self, run: Run, problem: ProblemError) -> dict[str, Any]:
+        run.trace.denied(problem.code)
+        self._refused("", problem.code)
+        return _refusal(problem)
+
+
+class _Held(Response):
+    """An answer that counts among its run's until the code has taken it, or is gone."""
+
+    def __init__(self, run: Run, answer: Response) -> None:
+        super().__init__()
+        self.body = answer.body
+        self.raw_headers = answer.raw_headers
+        self._run = run
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
+        try:
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            for begin in range(0, len(self.body), _PIECE):
+                piece = bytes(self.body[begin : begin + _PIECE])
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+        finally:
+            self._run.host_calls -= 1
 
 
 class _Captured:

@@ -132,7 +132,10 @@ class RunProfile:
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class Run:
-    """A run while it lives. ``ended`` is empty until it ends, then the reason."""
+    """A run while it lives. ``ended`` is empty until it ends, then the reason.
+
+    ``host_calls`` are the calls written as JSON whose body or answer lies in memory (see broker/envelope.py).
+    """
 
     run_id: str
     caller: str
@@ -144,6 +147,7 @@ class Run:
     ended: str | None = None
     trace: Trace = field(default_factory=Trace)
     open_calls: set[OpenCall] = field(default_factory=set)
+    host_calls: int = 0
 
     def grant(self, profile: Profile, matcher: Matcher, *, budget: Budget, leases: Leases) -> RunProfile:
         """Add a profile, which is how a run gets one when it is opened or restored."""

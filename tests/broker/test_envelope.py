@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 
@@ -145,6 +146,69 @@ async def test_with_several_profiles_the_envelope_says_which(desk):
 async def test_a_path_goes_to_the_data_path_byte_for_byte_and_never_mended(desk, run, path):
     await host_call(desk, run, method="GET", path=path)
     assert desk.data_path.calls[0][3] == path.encode()
+
+
+def host_calls(desk, run, count, receive, send):
+    """Begin so many host calls over connections of their own."""
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/call",
+        "target": b"/v1/call",
+        "query_string": b"",
+        "headers": [(b"authorization", b"Bearer " + run.run_token.encode()), (b"content-type", b"application/json")],
+    }
+    return [asyncio.create_task(desk._front(dict(scope), receive, send)) for _ in range(count)]
+
+
+async def test_a_run_holds_no_more_bodies_in_memory_than_it_may_make_calls_at_once(desk, run):
+    """A body that is sent without an end costs memory before anything has been decided about it."""
+    gone = asyncio.Event()
+
+    async def receive():
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(_message):
+        pass
+
+    waiting = host_calls(desk, run, 16, receive, send)
+    live = desk.house.registry.find(run.run_id, "orchestrator")
+    while live.host_calls < 16:  # noqa: ASYNC110 - the loop goes round until all have begun
+        await asyncio.sleep(0)
+    answer = await host_call(desk, run, method="GET", path="/v1/items")
+    assert (answer["status"], json.loads(answer["body"])["code"]) == (429, "too-many-concurrent")
+    assert live.trace.kept.denied_by == {"too-many-concurrent": {"": 1}}
+    gone.set()
+    await asyncio.gather(*waiting)
+    assert live.host_calls == 0
+    assert (await host_call(desk, run, method="GET", path="/v1/items"))["status"] == 200
+
+
+async def test_an_answer_that_the_code_does_not_read_counts_until_it_is_gone(desk, run):
+    desk.data_path.answer = (200, [], [b"x" * 1_000_000])
+    body = json.dumps({"method": "GET", "path": "/v1/items"}).encode()
+    reading = asyncio.Event()
+    taken: list[int] = []
+
+    async def receive():
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    async def send(message):
+        taken.append(len(message.get("body", b"")))
+        if len(taken) > 1:
+            await reading.wait()
+
+    (waiting,) = host_calls(desk, run, 1, receive, send)
+    while len(taken) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    live = desk.house.registry.find(run.run_id, "orchestrator")
+    assert live.host_calls == 1
+    reading.set()
+    await waiting
+    assert live.host_calls == 0
+    assert sum(taken) > 1_000_000
+    assert max(taken) <= 65_536
 
 
 async def test_the_envelope_takes_only_json(desk, run):
