@@ -30,7 +30,7 @@ from broker.runs import Ended, Registry
 from broker.status import Status
 from broker.store import Store
 from config import tokens
-from config.asgi import BodyBrokeOff, Receive, Scope, Send, exception_handlers, json_response, read_body
+from config.asgi import Receive, Scope, Send, exception_handlers, json_response, read_body
 from config.clock import Clock
 from config.contract import decode
 from config.durations import parse_duration
@@ -78,10 +78,9 @@ class Control:
         paths: dict[str, dict[str, Rule]] = {}
         for rule in RULES:
             paths.setdefault(rule.path, {})[rule.method] = rule
-        handlers = exception_handlers("broker") | {BodyBrokeOff: _gone}
         app = Starlette(
             routes=[Route(path, self._endpoint(rules), methods=list(rules)) for path, rules in paths.items()],
-            exception_handlers=handlers,
+            exception_handlers=exception_handlers("broker"),
         )
         app.router.redirect_slashes = False  # one spelling for each path
         return app
@@ -322,8 +321,3 @@ def _idempotency(key: str, body: OpenRequest) -> Idempotency:
         key_digest=hashlib.sha256(key.encode()).digest(),
         body_digest=hashlib.sha256(msgspec.json.encode(body, order="sorted")).digest(),
     )
-
-
-def _gone(_request: Request, _error: Exception) -> Response:
-    """Answer a client that went away within its body: nobody reads it."""
-    return Response(status_code=400)

@@ -10,8 +10,9 @@ from typing import Any, Final
 import msgspec
 import structlog
 from starlette.exceptions import HTTPException
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
+from uvicorn.protocols.utils import ClientDisconnected
 
 from config.problems import By, ProblemError
 
@@ -29,6 +30,10 @@ _STATUS_CODES: Final = {404: "not-found", 405: "method-not-supported", 413: "req
 
 class BodyBrokeOff(OSError):  # noqa: N818 - it names what happened
     """The client went away before its body was complete: there is nobody to answer."""
+
+
+#: The client is gone: while its body was read, while it was answered, and as Starlette says the latter of a stream.
+GONE: Final = (BodyBrokeOff, ClientDisconnected, ClientDisconnect)
 
 
 async def send_problem(send: Send, error: ProblemError, by: By, *, extra: Headers = ()) -> None:
@@ -126,6 +131,8 @@ def exception_handlers(by: By) -> dict[Any, Callable[[Request, Any], Response]]:
         return problem(ProblemError(code), error.headers)
 
     def on_unexpected(_request: Request, error: Exception) -> Response:
+        if isinstance(error, GONE):
+            return Response(status_code=400)  # nobody reads it
         return problem(describe(error))
 
     return {ProblemError: on_problem, HTTPException: on_http, Exception: on_unexpected}

@@ -23,7 +23,7 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 from uvicorn.protocols.utils import ClientDisconnected
 
-from config.asgi import describe
+from config.asgi import GONE, describe
 from config.listeners import App
 from config.problems import By, ProblemError
 
@@ -85,7 +85,7 @@ class Cycle(RequestResponseCycle):
         except asyncio.CancelledError:
             # Only the end of the drain cancels; the task ends here, nobody awaits its result.
             await self._fail(ProblemError("shutting-down", retry_after=1))
-        except ClientDisconnected:
+        except GONE:
             self.cut()
         except ProblemError as error:
             await self._fail(error)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import msgspec
 import pytest
 import structlog
 from starlette.applications import Starlette
+from starlette.responses import StreamingResponse
 from starlette.routing import Route
 
 from config.asgi import BodyBrokeOff, describe, exception_handlers, json_response, read_body, send_json, send_problem
@@ -121,6 +125,44 @@ def test_every_error_of_a_starlette_application_is_a_problem(request_line, statu
     assert len(logs) == (status == 500)
     if status == 405:
         assert set(reply.header("allow").split(", ")) == {"GET", "HEAD"}
+
+
+async def reads(request):
+    return json_response({"read": len(await read_body(request.receive, 1000))})
+
+
+async def streams(_request):
+    async def pieces():
+        while True:
+            yield b"x" * 65536
+            await asyncio.sleep(0)
+
+    return StreamingResponse(pieces())
+
+
+@pytest.mark.parametrize("target", [b"/reads", b"/streams"])
+def test_a_client_that_goes_away_is_no_error_of_the_program(target):
+    """Else whoever can connect fills the log with errors, and hides among them what is one."""
+    ended = threading.Event()
+    app = Starlette(
+        routes=[Route("/reads", reads, methods=["POST"]), Route("/streams", streams, methods=["POST"])],
+        exception_handlers=exception_handlers("minter"),
+    )
+
+    async def noting(scope, receive, send):
+        try:
+            await app(scope, receive, send)
+        finally:
+            ended.set()
+
+    with structlog.testing.capture_logs() as logs, served(noting) as world:
+        with world.client() as client:
+            length = b"10" if target == b"/reads" else b"0"
+            client.send(b"POST " + target + b" HTTP/1.1\r\nHost: localhost\r\nContent-Length: " + length + b"\r\n\r\n")
+            if target == b"/streams":
+                client.take(1000)
+        assert ended.wait(5)
+    assert logs == []
 
 
 def test_an_answer_of_a_starlette_application_is_json_that_nobody_caches():
