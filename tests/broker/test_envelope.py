@@ -180,7 +180,7 @@ async def test_a_run_holds_no_more_bodies_in_memory_than_it_may_make_calls_at_on
     assert (answer["status"], json.loads(answer["body"])["code"]) == (429, "too-many-concurrent")
     assert live.trace.kept.denied_by == {"too-many-concurrent": {"": 1}}
     gone.set()
-    await asyncio.gather(*waiting)
+    await asyncio.gather(*waiting, return_exceptions=True)
     assert live.host_calls == 0
     assert (await host_call(desk, run, method="GET", path="/v1/items"))["status"] == 200
 
