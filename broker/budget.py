@@ -66,4 +66,5 @@ class Budget:
             if granted <= 0:
                 self._exhausted = True
             else:
-                self.in_hand += granted
+                # The limit may have fallen meanwhile: then the rest is forfeited.
+                self.in_hand = max(0, min(granted, self.limit - self.spent))

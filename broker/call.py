@@ -104,7 +104,6 @@ class CallEndpoint:
         ``receive`` and ``send`` are ASGI's: after the body, ``receive`` waits until the client is gone.
         Errors: ``ProblemError``, counted already; :class:`BrokenOffError` when the answer had begun.
         """
-        prepared = granted.wire or prepare(granted, self._egress, self._placements)
         granted.in_flight += 1
         try:
             run.check(self._clock)
@@ -113,6 +112,8 @@ class CallEndpoint:
             await granted.budget.spend()
             if run.ended is not None:
                 raise ProblemError("run-token-invalid")  # noqa: TRY301 - it ended while the budget was reserved
+            # Not before: the grants may have been reloaded meanwhile. From here to the open call nothing is awaited.
+            prepared = granted.wire or prepare(granted, self._egress, self._placements)
             if token is not None:
                 target = token.take_out(target, prepared.placement, prepared.prefix)
             wire_target = split_target(target)

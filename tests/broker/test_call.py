@@ -318,6 +318,20 @@ async def test_the_smaller_limits_hold_after_a_reload(w: World):
     assert (await w.call("POST", "/v1/items", body=b"ok")).code == "response-too-large"
 
 
+async def test_a_grant_that_narrows_while_the_budget_is_written_holds_for_that_call(tmp_path):
+    async with world(tmp_path, request_headers=["X-A"], max_calls=64) as w:
+        granted = w.run.profiles["api"]
+        reserve = granted.budget._reserve
+
+        async def narrowing(wanted: int) -> int:
+            w.reload(profile(w.api.url))
+            return await reserve(wanted)
+
+        granted.budget._reserve = narrowing
+        assert (await w.call("GET", "/v1/items", {"X-A": "1"})).status == 200
+        assert w.api.requests[0].values(b"x-a") == []
+
+
 # --- the trace ---
 
 

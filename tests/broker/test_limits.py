@@ -59,6 +59,24 @@ async def test_an_exhausted_budget_asks_no_more():
     assert asked == [BLOCK]
 
 
+async def test_a_limit_that_falls_while_a_block_is_reserved_holds_for_that_block():
+    async def reserve(wanted: int) -> int:
+        one.limit = 3
+        return wanted
+
+    one = Budget(100, reserve)
+    for _ in range(3):
+        await one.spend()
+    assert (one.left, one.in_hand) == (0, 0)
+
+    async def nothing(_wanted: int) -> int:
+        return 0
+
+    one._reserve = nothing
+    with pytest.raises(ProblemError, match="budget-exhausted"):
+        await one.spend()
+
+
 async def test_a_state_that_cannot_be_written_spends_nothing_and_is_tried_again():
     fail = True
 
