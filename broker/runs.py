@@ -7,7 +7,7 @@ ended stays ended. Run tokens are kept as digests; the grant that a run was open
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import structlog
@@ -45,6 +45,8 @@ class _Entry:
     run: Run
     digest: bytes
     ceiling: Deadline
+    #: Held while the end is moved: of two extensions at once the second looks at what the first made of it.
+    moving: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,7 +166,15 @@ class Registry:
         ``state-unavailable``.
         """
         entry = self._live.get(run.run_id)
-        if entry is None or run.ended is not None or run.deadline.ended(self._clock):
+        if entry is None:
+            raise ProblemError("run-ended")
+        async with entry.moving:
+            remaining_s = await self._move_end(entry, ttl_s)
+        log.info("run-extended", run_id=run.run_id, caller=run.caller, ttl_s=round(remaining_s, 3))
+
+    async def _move_end(self, entry: _Entry, ttl_s: float) -> float:
+        run = entry.run
+        if run.ended is not None or run.deadline.ended(self._clock):
             raise ProblemError("run-ended")
         ceiling_s = self._ceiling_s(entry)
         remaining_s = min(ttl_s, ceiling_s)
@@ -176,7 +186,7 @@ class Registry:
         await self._store.write(lambda db: records.move_end(db, run.run_id, deadline=deadline, ceiling=entry.ceiling))
         run.deadline = deadline
         self._shorten(entry)  # the grants may have been reloaded meanwhile
-        log.info("run-extended", run_id=run.run_id, caller=run.caller, ttl_s=round(remaining_s, 3))
+        return remaining_s
 
     def _ceiling_s(self, entry: _Entry) -> float:
         """Return the seconds that the run can go on at most, by the grants as they are now."""

@@ -189,6 +189,19 @@ async def test_a_run_is_extended_up_to_its_ceiling_and_no_further(house):
     assert await refused(house.registry.extend(again, 86_400)) == "ttl-invalid"
 
 
+async def test_of_two_extensions_at_once_the_shorter_does_not_take_back_the_longer(house):
+    await house.registry.regrant(current(memory=profile(ttl="5m", max_ttl="1h")))
+    run, _ = await house.open()
+    longer = asyncio.create_task(house.registry.extend(run, 1800))
+    shorter = asyncio.create_task(house.registry.extend(run, 600))
+    await longer
+    assert await refused(shorter) == "ttl-invalid"
+    assert run.deadline.remaining(house.clock) == 1800
+    await house.restart(current(memory=profile(ttl="5m", max_ttl="1h")))
+    (again,) = house.registry.live()
+    assert again.deadline.remaining(house.clock) == 1800
+
+
 async def test_a_run_that_is_over_cannot_be_extended(house):
     run, _ = await house.open()
     house.clock.advance(900)
