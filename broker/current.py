@@ -63,6 +63,7 @@ def narrow(run: Run, current: Current) -> str | None:
 
 
 def _narrow_profile(run: Run, granted: RunProfile, current: Current) -> None:
+    private_before = granted.private_addresses
     try:
         now = current.for_caller(granted.name, run.caller)
         if granted.current is not None and granted.current[0].digest == now[0].digest:
@@ -79,7 +80,12 @@ def _narrow_profile(run: Run, granted: RunProfile, current: Current) -> None:
             if granted.current is None:
                 call.cut("profile-not-granted")
                 continue
+            if private_before and not granted.private_addresses:
+                call.cut("upstream-address-refused")  # where it goes was decided when it began
             try:
-                granted.current[1].match(call.method, call.target, granted.params)
+                rule = granted.current[1].match(call.method, call.target, granted.params).rule
             except ProblemError as refused:
                 call.cut(refused.code)
+            else:
+                if call.credential and not rule.credential:
+                    call.cut("route-not-granted")

@@ -61,6 +61,23 @@ async def test_a_route_that_is_taken_away_is_gone_and_its_open_calls_are_cut(hou
     kept.cut("run-token-invalid")
 
 
+async def test_an_open_call_does_not_keep_a_credential_that_its_route_has_lost(house):
+    run = await opened(house)
+    cut, kept = calling(run, "GET", b"/v1/items"), calling(run, "GET", b"/v1/items")
+    kept.credential = False
+    await house.registry.regrant(current(memory=profile(allow=[{"route": "GET /v1/items", "credential": False}])))
+    assert (cut.cut_by, kept.cut_by) == ("route-not-granted", "")
+
+
+async def test_open_calls_are_cut_when_private_addresses_are_refused_from_now_on(house):
+    run = await opened(house, private_addresses=True)
+    call = calling(run, "GET", b"/v1/items")
+    await house.registry.regrant(current(memory=profile(private_addresses=True, max_calls=7)))
+    assert call.cut_by == ""
+    await house.registry.regrant(current(memory=profile()))
+    assert call.cut_by == "upstream-address-refused"
+
+
 async def test_a_route_that_is_added_is_for_later_runs_only(house):
     run = await opened(house, allow=["GET /v1/items"])
     await house.registry.regrant(current(memory=profile(allow=["GET /v1/items", "GET /v1/more"])))
