@@ -28,7 +28,7 @@ demo: setup ## the main job on real input, in about half a minute
 	@$(BIN)/python -m ops.demo
 
 test: setup ## the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest --ignore tests/peers
 
 test-peers: $(VENV)/.peers ## the suite against real issuers and stores; says by name what it skipped
 	$(BIN)/python -m pytest tests/peers -n 0
