@@ -52,10 +52,16 @@ class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 class Envelope:
     """The host-call envelope."""
 
-    def __init__(self, endpoint: CallEndpoint, refused: Callable[[str, str], None]) -> None:
-        """Take the data path, and who counts a refusal that does not reach it, by profile and code."""
+    def __init__(
+        self, endpoint: CallEndpoint, refused: Callable[[str, str], None], *, max_target_bytes: int = 8192
+    ) -> None:
+        """Take the data path, and who counts a refusal that does not reach it, by profile and code.
+
+        ``max_target_bytes`` is what a request on the data path is held to before it gets there.
+        """
         self._endpoint = endpoint
         self._refused = refused
+        self._max_target_bytes = max_target_bytes
 
     async def answer(self, run: Run, body: Callable[[], Awaitable[bytes]], receive: Receive) -> Response:
         """Make the call that ``body`` brings, if the run has not too many of them in memory, and return the answer.
@@ -80,12 +86,14 @@ class Envelope:
         answer = _Captured()
         try:
             call = decode(HostCall, body)
+            # Whatever is not ASCII stays so and is refused with everything else that no target may hold.
+            target = call.path.encode("utf-8", "surrogatepass")
+            if len(target) > self._max_target_bytes:
+                raise ProblemError("target-too-long", limit=self._max_target_bytes)  # noqa: TRY301 - as the others
             granted = _granted(run, call)
         except ProblemError as problem:
             return self._refuse(run, problem)
         sent, headers = _content(call)
-        # Whatever is not ASCII stays so and is refused with everything else that no target may hold.
-        target = call.path.encode("utf-8", "surrogatepass")
         try:
             await self._endpoint.carry(run, granted, call.method, target, headers, _body(sent, receive), answer.take)
         except ProblemError as problem:

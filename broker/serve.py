@@ -145,7 +145,7 @@ class Broker:
             store=self.store,
             clock=clock,
             status=self.status,
-            envelope=Envelope(calls, self.metrics.refused),
+            envelope=Envelope(calls, self.metrics.refused, max_target_bytes=settings.limits.max_target_bytes),
         )
         admin = Admin(
             registry=self.registry,

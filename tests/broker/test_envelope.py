@@ -134,6 +134,14 @@ async def test_a_run_token_in_the_media_type_reaches_nobody(desk, run):
     assert desk.data_path.calls == []
 
 
+async def test_a_target_is_no_longer_than_on_the_data_path(desk, run):
+    longest = "/" + "a" * 8191
+    assert (await host_call(desk, run, method="GET", path=longest))["status"] == 200
+    answer = await host_call(desk, run, method="GET", path=longest + "a")
+    assert (answer["status"], json.loads(answer["body"])["code"]) == (414, "target-too-long")
+    assert len(desk.data_path.calls) == 1
+
+
 async def test_with_several_profiles_the_envelope_says_which(desk):
     run = await desk.open(profile=None, profiles=["memory", "other"])
     answer = await host_call(desk, run, method="GET", path="/v1/items")
