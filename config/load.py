@@ -6,6 +6,7 @@ Every reader raises :class:`config.errors.ConfigurationError` with all faults; n
 from __future__ import annotations
 
 import contextlib
+import difflib
 import errno
 import fcntl
 import json
@@ -13,7 +14,7 @@ import os
 import secrets
 import tomllib
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -41,12 +42,18 @@ def load_settings(type_: type[_S], path: Path, environ: Mapping[str, str]) -> _S
     An override is the upper-case name behind the prefix, nested names joined by two underscores; its text is a TOML
     value, or a plain text where a text is expected.
     """
-    raw = read_file(path)
+    program = type_.PREFIX.removesuffix("_")
+    hint = f"{program.lower()} init DIRECTORY writes one; name yours by --config or {program}_CONFIG"
+    raw = read_file(path, when_missing=hint)
     try:
         document = tomllib.loads(raw.decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigurationError([Fault(str(path), f"not TOML: {error}")]) from None
-    settings = _converted(type_, document, _override(type_, document, environ), where=str(path))
+    given, faults = _override(type_, document, environ)
+    try:
+        settings = _converted(type_, document, faults, where=str(path))
+    except ConfigurationError as error:
+        raise ConfigurationError([_by_variable(fault, f"{path}: ", given) for fault in error.faults]) from None
     return settings.anchored(path.absolute().parent)
 
 
@@ -63,8 +70,11 @@ def _converted(type_: type[_T], document: Any, faults: list[Fault], *, where: st
     return converted
 
 
-def _override(type_: type[_S], document: dict[str, Any], environ: Mapping[str, str]) -> list[Fault]:
-    faults = []
+def _override(
+    type_: type[_S], document: dict[str, Any], environ: Mapping[str, str]
+) -> tuple[dict[str, str], list[Fault]]:
+    """Put the values of the environment into the document; return the variable of each by its path, and the faults."""
+    given, faults = {}, []
     for name, text in environ.items():
         if not name.startswith(type_.PREFIX) or name in _OTHER_VARIABLES:
             continue
@@ -76,10 +86,26 @@ def _override(type_: type[_S], document: dict[str, Any], environ: Mapping[str, s
             table = table.setdefault(step, {}) if isinstance(table, dict) else None
         expected = _field_type(at, last)
         if expected is None or not isinstance(table, dict):
-            faults.append(Fault(name, "unknown setting in the environment"))
+            faults.append(Fault(name, "unknown setting in the environment", _meant(type_.PREFIX, outer, last, at)))
         else:
             table[last] = _toml_value(text, expected)
-    return faults
+            given[".".join((*outer, last))] = name
+    return given, faults
+
+
+def _meant(prefix: str, outer: Sequence[str], last: str, at: Any) -> str:
+    near = difflib.get_close_matches(last, getattr(at, "__struct_fields__", ()), n=1)
+    return f"did you mean {prefix}{'__'.join((*outer, near[0])).upper()}?" if near else ""
+
+
+def _by_variable(fault: Fault, start: str, given: Mapping[str, str]) -> Fault:
+    """Name the variable that a faulty value came from, and not the file, which may be in order."""
+    place = fault.where.removeprefix(start)
+    for path, name in given.items():
+        if place != fault.where and place.startswith(path) and place[len(path) :][:1] in ("", ".", "["):
+            hint = fault.hint or 'the value is read as TOML: true, 5 or ["a", "b"]'
+            return Fault(name + place[len(path) :], fault.what, hint)
+    return fault
 
 
 #: Variables with our prefix that are no settings.
@@ -107,13 +133,14 @@ def _toml_value(text: str, expected: Any) -> Any:
         return text
 
 
-def read_file(path: Path) -> bytes:
-    """Read a configuration file; one that is missing, unreadable or far too large is a fault."""
+def read_file(path: Path, *, when_missing: str = "") -> bytes:
+    """Read a configuration file; one that is missing (then with this hint), unreadable or far too large is a fault."""
     try:
         with path.open("rb") as file:
             data = file.read(MAX_FILE_BYTES + 1)
     except OSError as error:
-        raise ConfigurationError([Fault(str(path), f"cannot be read: {error.strerror}")]) from None
+        hint = when_missing if isinstance(error, FileNotFoundError) else ""
+        raise ConfigurationError([Fault(str(path), f"cannot be read: {error.strerror}", hint)]) from None
     if len(data) > MAX_FILE_BYTES:
         raise ConfigurationError([Fault(str(path), f"larger than {MAX_FILE_BYTES} bytes")])
     return data

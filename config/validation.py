@@ -61,7 +61,8 @@ def _faults(error: ValidationError, where: str) -> Iterator[Fault]:
             if name not in instance:
                 yield Fault(where + ": " + _path([*error.absolute_path, name]), "missing")
     else:
-        yield Fault(place, f"expected {_expected(error)}, found {_kind(error.instance)}")
+        found = "" if error.validator in _LIMITS else f", found {_kind(error)}"
+        yield Fault(place, f"expected {_expected(error)}{found}")
 
 
 def _path(parts: Any) -> str:
@@ -79,17 +80,19 @@ def _expected(error: ValidationError) -> str:
         return _named({"type": value})
     if error.validator == "enum":
         return "one of " + ", ".join(map(str, value))
-    words = {
-        "minimum": "at least",
-        "maximum": "at most",
-        "exclusiveMinimum": "more than",
-        "pattern": "a text of the form",
-        "minLength": "a text of at least the length",
-        "maxLength": "a text of at most the length",
-        "minItems": "a list of at least the length",
-    }
+    words = _LIMITS | {"pattern": "a text of the form"}
     return f"{words.get(str(error.validator), str(error.validator))} {value}"
 
+
+#: Of these the kind is right, and the value is not repeated: there is nothing to say of what was found.
+_LIMITS = {
+    "minimum": "at least",
+    "maximum": "at most",
+    "exclusiveMinimum": "more than",
+    "minLength": "a text of at least the length",
+    "maxLength": "a text of at most the length",
+    "minItems": "a list of at least the length",
+}
 
 _NAMES = {
     "object": "an object",
@@ -111,11 +114,13 @@ def _named(schema: Mapping[str, Any]) -> str:
     return " or ".join(_NAMES.get(name, name) for name in ([kind] if isinstance(kind, str) else kind))
 
 
-def _kind(value: Any) -> str:
+def _kind(error: ValidationError) -> str:
     """Name the kind of a value, never the value: it may be a secret that was written in the wrong place."""
+    value: Any = error.instance
     if isinstance(value, bool):
         return "true or false"
     for type_, name in ((dict, "an object"), (list, "a list"), (str, "a text"), (int, "a whole number")):
         if isinstance(value, type_):
-            return f"{name} of another form" if type_ is str else name
+            formed = type_ is str and error.validator in ("enum", "const", "pattern")
+            return f"{name} of another form" if formed else name
     return "a number" if isinstance(value, float) else "nothing" if value is None else "something else"

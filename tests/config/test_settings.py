@@ -81,8 +81,36 @@ def test_an_unknown_override_is_a_fault(tmp_path):
         load_settings(MinterSettings, tmp_path / "minter.toml", {"MINTER_STAET": "x"})
 
 
+def test_an_unknown_override_is_told_with_what_was_probably_meant(tmp_path):
+    (tmp_path / "minter.toml").write_text("")
+    environ = {"MINTER_STAET": "x", "MINTER_LEASE_LIMITS__MINT_RAT": "1"}
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(MinterSettings, tmp_path / "minter.toml", environ)
+    assert "did you mean MINTER_STATE?" in str(caught.value)
+    assert "did you mean MINTER_LEASE_LIMITS__MINT_RATE?" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("BROKER_ALLOW_ROOT", "", "BROKER_ALLOW_ROOT: expected true or false, found a text (the value is read as TOML"),
+        ("BROKER_LISTEN", "127.0.0.1:1", "BROKER_LISTEN: expected a list, found a text (the value is read as TOML"),
+        ("BROKER_LISTEN", "[5]", "BROKER_LISTEN[0]: expected a text, found a whole number"),
+        ("BROKER_MAX_RUNS", "-1", "BROKER_MAX_RUNS: expected at least"),
+    ],
+)
+def test_a_fault_from_the_environment_names_the_variable_and_not_the_file(tmp_path, name, text, fault):
+    (tmp_path / "broker.toml").write_text("listens = 1\nmax_connections = true\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(BrokerSettings, tmp_path / "broker.toml", {name: text})
+    lines = str(caught.value).splitlines()
+    assert [line for line in lines if line.startswith(fault)]
+    # What stands in the file is still said of the file.
+    assert sum(line.startswith(f"{tmp_path}/broker.toml: ") for line in lines) == 2
+
+
 def test_a_missing_file_and_a_broken_one_are_faults(tmp_path):
-    with pytest.raises(ConfigurationError, match="cannot be read"):
+    with pytest.raises(ConfigurationError, match=r"cannot be read.*minter init DIRECTORY.*--config or MINTER_CONFIG"):
         load_settings(MinterSettings, tmp_path / "none.toml", {})
     (tmp_path / "bad.toml").write_text("a = = 1")
     with pytest.raises(ConfigurationError, match="not TOML"):
