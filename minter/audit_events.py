@@ -23,6 +23,7 @@ class EventType:
 
 
 #: Every field, its types and its meaning. Fields that end in ``_at`` take seconds and are written as RFC 3339.
+#: None has the name of a member of every line (``at``, ``code``, ``prev``, ``seq``), which would take its place.
 FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "lease_id": ((str,), "the lease"),
     "run_id": ((str,), "the run"),
@@ -39,7 +40,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "expires_at": ((int, float), "when the credential's lease ends"),
     "how": ((str,), "how a credential ended: upstream_deleted, accepted_async, expired_only, key_still_valid"),
     "reason": ((str,), "why, as a short word"),
-    "code": ((str,), "problem code of a refusal or failure"),
+    "problem": ((str,), "problem code of a refusal or failure"),
     "attempts": ((int,), "attempts made so far"),
     "next_attempt_at": ((int, float), "when the next attempt is due"),
     "trace_id": ((str,), "the orchestrator's trace id"),
@@ -115,8 +116,8 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "lease.requested": _event("A broker asked for a credential.", *_LEASE, *_ASKED),
     "lease.minted": _event("A credential was made and may be released.", *_LEASE, *_ASKED, *_MADE),
     "lease.reissued": _event("A live lease was handed out again.", *_LEASE, *_ASKED, *_MADE),
-    "lease.refused": _event("A broker asked and was refused.", *_LEASE, *_ASKED, "code"),
-    "lease.mint-failed": _event("The issuer or the source failed.", *_LEASE, *_ASKED, "code", "attempts", "reason"),
+    "lease.refused": _event("A broker asked and was refused.", *_LEASE, *_ASKED, "problem"),
+    "lease.mint-failed": _event("The issuer or the source failed.", *_LEASE, *_ASKED, "problem", "attempts", "reason"),
     "lease.orphaned": _event(
         "The minter stopped between mint and commit: a credential may exist that nobody holds.", *_LEASE, "reason"
     ),
@@ -125,9 +126,9 @@ EVENTS: Final[Mapping[str, EventType]] = {
         "A lease was ended before its time.", *_LEASE, "how", "reason", "fingerprint", "attempts", "uid"
     ),
     "lease.revoke-failed": _event(
-        "A revocation failed and is tried again.", *_LEASE, "reason", "code", "attempts", "next_attempt_at"
+        "A revocation failed and is tried again.", *_LEASE, "reason", "attempts", "next_attempt_at"
     ),
-    "lease.irrevocable": _event("A revocation kept failing.", *_LEASE, "reason", "code", "attempts", "next_attempt_at"),
+    "lease.irrevocable": _event("A revocation kept failing.", *_LEASE, "reason", "attempts", "next_attempt_at"),
     "run.recorded": _event(
         "A broker reported the counts of a run that ended.",
         *("run_id", "broker", "caller", "reported_by", "ended", "calls", "denied", "shed", "by_route", "trace_id"),
@@ -149,7 +150,12 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "key.rotation-aborted": _event("A rotation was given up before the new version took over.", *_KEY, "reason"),
     # --- who may do what ---
     "access.denied": _event(
-        "A bad broker credential, a wrong peer, or not an operator.", "code", "uid", "operation", "principal", "broker"
+        "A bad broker credential, a wrong peer, or not an operator.",
+        "problem",
+        "uid",
+        "operation",
+        "principal",
+        "broker",
     ),
     "leases.mass-revoked": _event("An operator ended many leases at once.", "uid", "count", "reason"),
     "broker.created": _event("A broker credential was issued.", "principal", "uid"),

@@ -54,7 +54,7 @@ class Denials:
         """Note one denial. ``operation`` is a route of ours, never what was sent."""
         self.total += 1
         if not self._rate.wait_s((uid, code)):
-            given: dict[str, Value] = {"code": code, "uid": uid, "operation": operation, "principal": principal}
+            given: dict[str, Value] = {"problem": code, "uid": uid, "operation": operation, "principal": principal}
             self._record(Event("access.denied", {name: value for name, value in given.items() if value is not None}))
 
 

@@ -97,7 +97,7 @@ def _check_media_type(scope: Scope) -> None:
 
 def _refused(broker: str, request: LeaseRequest | None, code: str) -> Event:
     """Describe a refusal. Names of another form than ours were refused for it: they stay out of the log."""
-    fields: dict[str, Value] = {"broker": broker, "code": code}
+    fields: dict[str, Value] = {"broker": broker, "problem": code}
     if request is not None and code not in ("body-malformed", "profile-not-allowed", "profile-unknown"):
         fields |= {"run_id": request.run_id, "caller": request.caller, "profile": request.profile}
         if request.trace_id is not None:

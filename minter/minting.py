@@ -191,7 +191,7 @@ def failure(row: LeaseRow, error: ProblemError, *, local: bool) -> Write:
     made_nothing = error.code != "issuer-failed"
 
     def work(connection: Connection) -> tuple[None, list[Event]]:
-        events = [Event("lease.mint-failed", {**_asked(row), "code": error.code})]
+        events = [Event("lease.mint-failed", {**_asked(row), "problem": error.code})]
         if local:
             return None, [Event("lease.requested", _asked(row)), *events]
         if made_nothing:

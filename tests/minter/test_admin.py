@@ -33,6 +33,7 @@ async def test_whoever_is_neither_operator_nor_auditor_gets_nothing_but_the_live
         await world.minter.recorder.drain()
         denied = [event for event in world.audit() if event["code"] == "access.denied"]
         assert denied[0]["uid"] == os.geteuid()
+        assert {event["problem"] for event in denied} <= {"operator-required", "auditor-required"}
     await world.stop()
 
 

@@ -115,6 +115,8 @@ async def test_refusals_are_audited_but_cannot_fill_the_log(served):
         assert (status, body["code"]) == (403, "profile-unknown")
     await served.world.minter.recorder.drain()
     assert 0 < served.world.codes().count("lease.refused") <= 51
+    refused = [event for event in served.world.audit() if event["code"] == "lease.refused"]
+    assert {event["problem"] for event in refused} == {"profile-unknown"}
 
 
 async def test_a_refusal_names_neither_what_was_sent_nor_what_is_kept(served):

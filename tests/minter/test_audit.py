@@ -118,6 +118,12 @@ def test_every_event_and_every_field_is_documented_and_used():
     assert {name for kind in EVENTS.values() for name in kind.fields} == FIELDS.keys()
 
 
+def test_no_field_has_the_name_of_a_member_that_every_line_has(path):
+    log = open_log(path)
+    log.append([Event("service.stopped", {})], now=NOW)
+    assert not json.loads(lines_of(path)[-1]).keys() & FIELDS.keys()
+
+
 HOSTILE = [
     "two\r\nlines",
     '","code":"forged',
@@ -133,7 +139,7 @@ HOSTILE = [
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_stays_one_printable_line(path, text):
     log = open_log(path)
-    log.append([Event("lease.refused", {"caller": text, "code": "caller-not-allowed"})], now=NOW)
+    log.append([Event("lease.refused", {"caller": text, "problem": "caller-not-allowed"})], now=NOW)
     assert path.read_bytes().count(b"\n") == 2
     line = lines_of(path)[1][:-1]
     assert all(0x20 <= byte < 0x7F for byte in line)

@@ -285,6 +285,7 @@ async def test_an_issuer_that_fails_is_a_problem_without_a_word_of_its_own_and_a
     assert refused.value.__cause__ is None
     assert "0451" not in str(refused.value) + str(refused.value.body("minter"))
     assert world.codes() == ["lease.requested", "lease.intent", "lease.mint-failed", "lease.orphaned"]
+    assert [event["problem"] for event in world.audit() if event["code"] == "lease.mint-failed"] == ["issuer-failed"]
     assert "0451" not in (world.folder / "state" / "audit.jsonl").read_text()
 
 
