@@ -71,7 +71,7 @@ _NAMES: Final = tuple(column.name for column in leases.columns)
 _values: Final = operator.attrgetter(*_NAMES)
 _COLUMNS: Final = ", ".join(_NAMES)
 _INSERT: Final = f"INSERT INTO leases ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608 - our names
-_SELECT: Final = f"SELECT {_COLUMNS} FROM leases "  # noqa: S608
+_SELECT: Final = f"SELECT {_COLUMNS} FROM "  # noqa: S608
 _UPDATE: Final = (
     "UPDATE leases SET state = ?, how = ?, fingerprint = ?, expires_at = ?, boot_expires_at = ?, "
     "boot_id = ?, credential_ends_at = ?, key_alias = ?, key_version = ?, key_versions = ?, attempts = ?, "
@@ -185,7 +185,7 @@ def unsettled(connection: Connection, *, after: str, limit: int) -> list[tuple[A
     return [
         tuple(row)
         for row in connection.exec_driver_sql(
-            _SELECT + "WHERE state IN ('intent', 'active') AND id > ? ORDER BY id LIMIT ?", (after, limit)
+            _SELECT + "leases WHERE state IN ('intent', 'active') AND id > ? ORDER BY id LIMIT ?", (after, limit)
         )
     ]
 
@@ -230,11 +230,22 @@ FILTERS: Final[Mapping[str, str]] = {
 }
 
 
+#: States of a lease that is over; and how far back a search looks among those: it must not hold up what is written.
+_OVER: Final = ("revoked", "expired")
+_LOOKED_THROUGH: Final = 100_000
+_NOT_OVER: Final = "state IN ('intent', 'active', 'revoking', 'orphan_suspect', 'irrevocable')"
+
+
 def search(connection: Connection, filters: Mapping[str, str | float], *, limit: int) -> list[LeaseRow]:
-    """Return the leases that fit all filters (:data:`FILTERS`): those that are not over first, then the newest."""
+    """Return the leases that fit all filters (:data:`FILTERS`): those that are not over first, then the last to end."""
     where = " AND ".join(FILTERS[name] for name in filters) or "1"
-    order = "ORDER BY state IN ('revoked', 'expired'), created_at DESC"
-    return _rows(connection, f"{where} {order}", tuple(filters.values()), limit)
+    values = tuple(filters.values())
+    found = _rows(connection, f"{_NOT_OVER} AND {where} ORDER BY created_at DESC", values, limit)
+    for state in _OVER:
+        if len(found) < limit:
+            last = f"(SELECT * FROM leases WHERE state = '{state}' ORDER BY expires_at DESC LIMIT {_LOOKED_THROUGH})"  # noqa: S608
+            found += _rows(connection, where, values, limit - len(found), table=last)
+    return found
 
 
 def counts(connection: Connection) -> dict[tuple[str, str], int]:
@@ -255,8 +266,10 @@ def forget(connection: Connection, *, before: float, limit: int) -> int:
     ).rowcount
 
 
-def _rows(connection: Connection, where: str, values: Iterable[Any], limit: int) -> list[LeaseRow]:
-    found = connection.exec_driver_sql(f"{_SELECT}WHERE {where} LIMIT ?", (*values, limit))
+def _rows(
+    connection: Connection, where: str, values: Iterable[Any], limit: int, *, table: str = "leases"
+) -> list[LeaseRow]:
+    found = connection.exec_driver_sql(f"{_SELECT}{table} WHERE {where} LIMIT ?", (*values, limit))
     rows = []
     for raw in found:
         try:

@@ -44,8 +44,10 @@ from minter.store import Store, identity, lock_state, migrate, state_path
 from minter.watch import WatchHub
 
 #: How long a lease that is over stays in the table; its story stays in the audit log.
-KEEP_S: Final = 7 * 86400.0
-_FORGET_AT_ONCE: Final = 2000
+KEEP_S: Final = 86400.0
+#: A tick forgets so many at most: as many as can be minted between two.
+_FORGET_AT_ONCE: Final = 1000
+_FORGET_BATCHES: Final = 20
 
 _log = structlog.get_logger()
 
@@ -224,5 +226,10 @@ class Minter:
         await self.store.write(self.custody.flush)
         await self.rotation.tick(self.clock.now())
         before = self.clock.now() - KEEP_S
-        await self.store.write(lambda found: (lease_rows.forget(found, before=before, limit=_FORGET_AT_ONCE), ()))
+        for _ in range(_FORGET_BATCHES):
+            forgotten = await self.store.write(
+                lambda found: (lease_rows.forget(found, before=before, limit=_FORGET_AT_ONCE), ())
+            )
+            if forgotten < _FORGET_AT_ONCE:
+                break
         return next_at
