@@ -84,7 +84,7 @@ def call_headers(prepared: Prepared, headers: Headers, max_request: int) -> tupl
         elif name == b"content-length" and length is not None:
             length = int(value)
             if length:
-                passed.append(header)
+                passed.append((name, b"%d" % length))  # however it was written, it can be read in one way only
     if length is not None and length > max_request:
         raise ProblemError("request-too-large", limit=max_request)
     return passed, length
@@ -153,19 +153,19 @@ def answer_headers(call: OpenCall, prepared: Prepared, answer: Answer) -> tuple[
         if name == b"retry-after":
             retry_after = value
     if length is not None:  # one at most, and none beside chunks: such answers are not well-formed
-        _check_length(call, answer.status, length)
-        passed.append((b"content-length", length))
+        passed.append((b"content-length", b"%d" % _checked_length(call, answer.status, length)))
     if answer.status in _REFUSALS and call.lease is not None:
         passed.append(_BY_UPSTREAM)
     return passed, retry_after
 
 
-def _check_length(call: OpenCall, status: int, length: bytes) -> None:
+def _checked_length(call: OpenCall, status: int, length: bytes) -> int:
     if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
         raise ProblemError("upstream-malformed", "the length is no number")
     has_body = call.method != "HEAD" and status != _NOT_MODIFIED
     if has_body and int(length) > call.granted.max_response:
         raise ProblemError("response-too-large", limit=call.granted.max_response)
+    return int(length)
 
 
 def _is_utf8(value: bytes) -> bool:

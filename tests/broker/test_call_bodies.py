@@ -39,6 +39,16 @@ async def test_a_body_arrives_with_its_length(w: World):
     assert request.values(b"transfer-encoding") == []
 
 
+async def test_a_length_with_leading_zeros_is_not_handed_on_as_it_is_written(w: World):
+    """To a reader that takes a leading zero for octal the body ends earlier, and the rest is the next request."""
+    data = w.request("POST", "/v1/items").replace(b"\r\n\r\n", b"\r\nContent-Length: 010\r\n\r\n0123456789")
+    w.api.says(b"HTTP/1.1 200 OK\r\nContent-Length: 010\r\n\r\n0123456789")
+    reply = await w.raw(data)
+    assert (reply.header("content-length"), reply.body) == ("10", b"0123456789")
+    [request] = w.api.requests
+    assert (request.values(b"content-length"), request.body) == ([b"10"], b"0123456789")
+
+
 async def test_a_post_without_a_body_says_so(w: World):
     data = w.request("POST", "/v1/items").replace(b"\r\n\r\n", b"\r\nContent-Length: 0\r\n\r\n")
     assert (await w.raw(data)).status == 200
