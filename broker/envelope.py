@@ -15,6 +15,7 @@ import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Annotated, Any, Final
+from urllib.parse import unquote
 
 import msgspec
 from starlette.responses import Response
@@ -167,7 +168,7 @@ def _refusal(problem: ProblemError) -> dict[str, Any]:
 
 def _granted(run: Run, call: HostCall) -> RunProfile:
     # Both reach the API; a body may say what it likes.
-    if _TOKEN.search(call.path) or _TOKEN.search(call.content_type or ""):
+    if any(_TOKEN.search(text) for text in (call.path, unquote(call.path), call.content_type or "")):
         raise ProblemError("run-token-misplaced")
     if call.profile is None and len(run.profiles) != 1:
         raise ProblemError("profile-not-granted", "the run has several profiles: say which")

@@ -4,7 +4,8 @@ The run token stands where the API's key would: in ``Authorization`` (``Bearer``
 ``Basic``), or where the profile's placement puts the credential. So an unmodified SDK works with the run token as its
 key. Rules, in this order:
 
-1. Every text in the target and the headers that looks like a run token is found, wherever it stands.
+1. Every text in the target and the headers that looks like a run token is found, wherever it stands; in the target
+   also when it is written with escapes.
 2. None: 401 ``run-token-missing``. Two that differ: 400 ``run-token-conflict``.
 3. A bad checksum, an unknown token and a run that is over are all 401 ``run-token-invalid``.
 4. One that stands elsewhere than a key would: 400 ``run-token-misplaced``, so that it reaches no API and no log of one.
@@ -17,6 +18,7 @@ import re
 from base64 import b64decode
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
+from urllib.parse import unquote_to_bytes
 
 from config.problems import ProblemError
 from config.tokens import RUN, digest
@@ -103,7 +105,7 @@ class Found:
         ours = {placement.token_query + b"=" + key for key in (self.unverified_token, prefix + self.unverified_token)}
         pairs = query.split(b"&")
         rest = [pair for pair in pairs if pair not in ours]
-        if len(rest) != len(pairs) - 1 or _TOKEN.search(path) or any(_TOKEN.search(pair) for pair in rest):
+        if len(rest) != len(pairs) - 1 or any(_tokens_in(part) for part in (path, *rest)):
             raise ProblemError("run-token-misplaced")
         return path + b"?" + b"&".join(rest) if rest else path
 
@@ -128,13 +130,21 @@ def find(target: bytes, headers: Headers) -> Found:
         if found:
             places.append((name, value))
             tokens.update(found)
-    found = _TOKEN.findall(target) if _HINT in target else []
+    found = _tokens_in(target) if _HINT in target or b"%" in target else []
     tokens.update(found)
     if len(tokens) > 1:
         raise ProblemError("run-token-conflict")
     if not tokens:
         raise ProblemError("run-token-missing")
     return Found(tokens.pop(), places, in_target=bool(found))
+
+
+def _tokens_in(target: bytes) -> list[bytes]:
+    """Return what looks like a run token in a target or a part of it, as it is and with its escapes decoded."""
+    found: list[bytes] = _TOKEN.findall(target)
+    if b"%" in target:
+        found += _TOKEN.findall(unquote_to_bytes(target))
+    return found
 
 
 def _decode_basic(value: bytes) -> bytes:

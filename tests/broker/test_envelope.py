@@ -119,8 +119,9 @@ async def test_a_body_that_is_nested_without_end_is_refused_inside(desk, run, op
     assert desk.data_path.calls == []
 
 
-async def test_a_run_token_in_the_path_reaches_nobody(desk, run):
-    answer = await host_call(desk, run, method="GET", path=f"/v1/items/{run.run_token}")
+@pytest.mark.parametrize("escape", ["b", "%62"])
+async def test_a_run_token_in_the_path_reaches_nobody(desk, run, escape):
+    answer = await host_call(desk, run, method="GET", path=f"/v1/items/{escape}{run.run_token[1:]}")
     assert json.loads(answer["body"])["code"] == "run-token-misplaced"
     assert run.run_token not in json.dumps(answer)
     assert desk.data_path.calls == []

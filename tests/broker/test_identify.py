@@ -121,6 +121,23 @@ def test_exactly_one_literal_pair_is_taken_out_of_a_query(target, rest):
         assert found.take_out(target, query, b"") == rest
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        b"/a?q=%62rk_" + TOKEN[4:],
+        b"/%62rk_" + TOKEN[4:],
+        b"/a?q=" + b"".join(b"%%%02X" % byte for byte in TOKEN),
+        b"/a?key=" + TOKEN + b"&q=%62rk_" + TOKEN[4:],
+        b"/a?key=%62rk_" + TOKEN[4:],
+    ],
+)
+def test_one_that_is_written_with_escapes_is_misplaced(target):
+    query = BUILT_IN.build({"scheme": "query", "name": "key"})
+    for placement in (BEARER, query):
+        with pytest.raises(ProblemError, match="run-token-misplaced"):
+            find(target, [(b"authorization", b"Bearer " + TOKEN)]).take_out(target, placement, b"")
+
+
 @pytest.mark.parametrize("target", [b"/a?key=%b&key=%b", b"/%b?key=%b", b"/a?key=%b&x=%b", b"/a?x=%b&key=%b"])
 def test_a_second_one_in_the_target_is_misplaced(target):
     query = BUILT_IN.build({"scheme": "query", "name": "key"})
