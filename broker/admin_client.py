@@ -68,7 +68,7 @@ class AdminClient:
             return asyncio.run(_send(self._address, method, target, body))
         except OSError as error:
             raise UnreachableError(
-                f"no broker answers at {self.socket_path} ({error})",
+                f"no broker answers at {self.socket_path}: {error}",
                 "Is it running? Start it with broker serve, or name its settings with --config.",
             ) from None
 

@@ -11,6 +11,7 @@ used beneath it. This is the one file that knows of aiohttp.
 from __future__ import annotations
 
 import asyncio
+import os
 import ssl
 from collections.abc import AsyncIterable, AsyncIterator, Iterable
 from pathlib import Path
@@ -290,6 +291,12 @@ class Egress:
             await connector.close(abort_ssl=True)
 
 
+def _why(error: Exception) -> str:
+    """Say what went wrong with a connection of ours: the system's words where there are some, never an address."""
+    number = error.os_error.errno if isinstance(error, aiohttp.ClientConnectorError) else None
+    return os.strerror(number) if number and number > 0 else type(error).__name__
+
+
 class MinterTransport:
     """HTTP to the minter: over its Unix socket, or with mutual TLS."""
 
@@ -333,7 +340,7 @@ class MinterTransport:
             ) as response:
                 return response.status, response.headers.get("Retry-After"), await response.read()
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise OSError(type(error).__name__) from None
+            raise OSError(_why(error)) from None
 
     async def lines(self, path: str, *, authorization: str, idle_s: float) -> AsyncIterator[bytes]:
         """Yield the lines of a stream until it ends; ``idle_s`` without one is an error.
@@ -350,7 +357,7 @@ class MinterTransport:
                 async for line in response.content:
                     yield line
         except (aiohttp.ClientError, TimeoutError) as error:
-            raise OSError(type(error).__name__) from None
+            raise OSError(_why(error)) from None
 
     def _open(self) -> aiohttp.ClientSession:
         if self._session is None:

@@ -93,8 +93,10 @@ class MinterLink:
             async for line in self._transport.lines(WATCH, authorization=self._bearer(), idle_s=WATCH_STALE_S):
                 if line.strip():
                     yield msgspec.json.decode(line, type=EndedLease)
-        except (OSError, msgspec.DecodeError) as error:
-            raise ProblemError("minter-unavailable", type(error).__name__, retry_after=1) from None
+        except OSError as error:
+            raise ProblemError("minter-unavailable", str(error), retry_after=1) from None
+        except msgspec.DecodeError:
+            raise ProblemError("minter-unavailable", "the stream holds what is no message", retry_after=1) from None
         raise ProblemError("minter-unavailable", "the stream ended", retry_after=1)
 
     async def ready(self) -> None:
@@ -112,7 +114,7 @@ class MinterLink:
                 method, path, authorization=self._bearer(), body=body, timeout_s=timeout_s
             )
         except OSError as error:
-            log.warning("minter-unavailable", error=type(error).__name__, reason=str(error))
+            log.warning("minter-unavailable", reason=str(error))
             raise ProblemError("minter-unavailable", retry_after=1) from None
 
     def _bearer(self) -> str:
