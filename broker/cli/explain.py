@@ -12,6 +12,8 @@ from broker import explain as explaining
 from broker.cli import options
 from config.console import commands, terminal
 from config.errors import ExitCode
+from config.explain import Explanation
+from config.problems import PROBLEMS
 
 app = commands.group("Say which route decides about a call, and why not the others.")
 
@@ -53,11 +55,16 @@ def explain(
             }
         )
     else:
-        granted = f"granted by {found.rule.text}" if found.rule else f"refused: {found.code}: {found.detail}"
-        terminal.out(granted)
+        terminal.out(f"granted by {found.rule.text}" if found.rule else f"refused: {found.code}: {_why(found)}")
         terminal.table(
             ("VERDICT", "LISTED", "ROUTE", "WHY"),
             ((one.verdict, one.listed, one.route, one.why) for one in found.candidates),
         )
     if not found.granted:
         raise typer.Exit(ExitCode.REFUSED)
+
+
+def _why(found: Explanation) -> str:
+    """Say why a call is refused. Where the detail is but what its sender may do, the table below says more."""
+    problem = PROBLEMS[found.code]
+    return problem.title if found.detail == problem.remedy else found.detail

@@ -56,7 +56,13 @@ def report(findings: Sequence[Finding], *, json: bool) -> bool:
             ),
         )
         terminal.say(
-            ", ".join((terminal.count(faults, "fault"), terminal.count(warnings, "warning"), f"{len(findings)} checks"))
+            ", ".join(
+                (
+                    terminal.count(faults, "fault"),
+                    terminal.count(warnings, "warning"),
+                    terminal.count(len(findings), "check"),
+                )
+            )
         )
     return faults == 0
 
@@ -167,7 +173,7 @@ def process(prefix: str, environ: Mapping[str, str], *, allow_root: bool, owner:
     program = prefix.rstrip("_").lower()
     if owner == 0:
         level: Level = "warning" if allow_root else "fault"
-        hint = f"give its files to a user of its own, or set {prefix}ALLOW_ROOT=1"
+        hint = "give its files to a user of its own" + ("" if allow_root else f", or set {prefix}ALLOW_ROOT=1")
         yield Finding(level, "user", program, "the service's files belong to root", hint)
     elif owner is not None:
         yield Finding("ok", "user", program, f"the service's files belong to user {owner}")

@@ -153,21 +153,22 @@ def test_explain_names_the_deciding_route_and_why_not_the_others(console, grants
 
 
 @pytest.mark.parametrize(
-    ("method", "target", "code"),
+    ("method", "target", "code", "why"),
     [
-        ("GET", "/v1/acme/items/export", "route-reserved"),
-        ("GET", "/v1/other/items/7", "route-not-granted"),
-        ("POST", "/v1/search?limit=x", "query-not-granted"),
-        ("BREW", "/v1/search", "method-not-supported"),
-        ("GET", "/v1//items", "target-malformed"),
-        ("GET", "/v1/ä", "target-malformed"),
+        ("GET", "/v1/acme/items/export", "route-reserved", "A more specific route, which is not granted, matches"),
+        ("GET", "/v1/other/items/7", "route-not-granted", "No granted route matches"),
+        ("POST", "/v1/search?limit=x", "query-not-granted", "the value of limit is not one that the route takes"),
+        ("BREW", "/v1/search", "method-not-supported", "The method is not one that this service carries"),
+        ("GET", "/v1//items", "target-malformed", "the path holds an empty segment"),
+        ("GET", "/v1/ä", "target-malformed", "the"),
     ],
 )
-def test_explain_says_why_a_call_is_refused_and_ends_with_five(console, grants, method, target, code):
+@pytest.mark.usefixtures("grants")
+def test_explain_says_why_a_call_is_refused_and_ends_with_five(console, method, target, code, why):
     call = ("mem", method, target, "--param", "customer=acme", "--file", "grants.json")
     done = console("broker", "explain", *call)
     assert done.status == 5
-    assert done.out.startswith(f"refused: {code}")
+    assert done.out.startswith(f"refused: {code}: {why}")
     assert console("broker", "explain", *call, "--json").json["code"] == code
 
 

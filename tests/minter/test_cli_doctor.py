@@ -43,6 +43,30 @@ def test_the_table_has_a_line_for_each_check_and_the_sum_goes_to_stderr(console)
     assert "0 faults" in done.err
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only then the files are root's")
+@pytest.mark.parametrize("program", ["minter", "broker"])
+def test_what_root_was_allowed_already_is_not_asked_for_again(console, program):
+    told = [one for one in console(program, "doctor", "--json").json["findings"] if one["check"] == "user"]
+    assert [(one["level"], "ALLOW_ROOT" in one["hint"]) for one in told] == [("warning", False)]
+    (fault,) = faults(Console(console.root, {}), program)
+    assert f"set {program.upper()}_ALLOW_ROOT=1" in fault["hint"]
+
+
+@pytest.mark.parametrize("program", ["minter", "broker"])
+def test_a_service_that_is_not_there_is_told_in_the_systems_words(console, program):
+    (told,) = [one for one in console(program, "doctor", "--json").json["findings"] if one["check"] == "service"]
+    socket_path = console.root / "run" / f"{program}-admin.sock"
+    assert told["what"] == f"no {program} answers at {socket_path}: No such file or directory"
+
+
+@pytest.mark.parametrize("program", ["minter", "broker"])
+def test_without_settings_it_says_how_to_get_some(tmp_path, program):
+    console = Console(tmp_path, {})
+    (fault,) = faults(console, program)
+    assert f"{program} init DIRECTORY" in fault["hint"]
+    assert "1 fault, 0 warnings, 1 check\n" in console(program, "doctor").err
+
+
 @pytest.mark.parametrize(
     ("program", "path", "mode"),
     [
