@@ -236,7 +236,7 @@ class CallEndpoint:
         if call.lease is not None:
             headers, target = prepared.placement.place(headers, target, call.lease.credential)
         sending = await prepared.origin.connect(method, target, headers, body)
-        call.moved_at = self._open.now
+        call.moved_at = self._clock.boottime()
         call.delivered = not probe
         return await sending.send()
 

@@ -21,14 +21,10 @@ GONE: Final = "request-malformed"
 
 
 class OpenCalls:
-    """All open calls of this broker.
-
-    ``now`` is the boot clock as of the last sweep: exact enough for timeouts, and read without asking the system.
-    """
+    """All open calls of this broker."""
 
     def __init__(self, clock: Clock, *, header_timeout_s: float, idle_timeout_s: float) -> None:
         """Take how long an API may let us wait for an answer's head, and for the next piece of it."""
-        self.now = clock.boottime()
         self._clock = clock
         self._header_timeout_s = header_timeout_s
         self._idle_timeout_s = idle_timeout_s
@@ -58,7 +54,7 @@ class OpenCalls:
 
     def sweep(self) -> None:
         """Look at every open call once."""
-        self.now = now = self._clock.boottime()
+        now = self._clock.boottime()
         for call in tuple(self._calls):
             # What came or went since the last look: pieces need not tell the time themselves.
             moved = call.bytes_sent + call.bytes_back + call.answered

@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from tests.broker.calling import World, eventually, profile, world
+from tests.worlds.recording import OK
 
 
 @pytest.fixture
@@ -407,6 +408,23 @@ async def test_an_api_that_does_not_answer_in_time_is_504(w: World):
     w.open_calls.sweep()
     reply = await call
     assert (reply.status, reply.code) == (504, "upstream-timeout")
+
+
+async def test_a_call_after_the_machine_slept_is_not_cut_for_the_time_that_it_slept(w: World):
+    """The boot clock goes on in a suspended machine, and a call may come before anybody has looked at it again."""
+    awake = asyncio.Event()
+
+    async def later(_request, writer):
+        await awake.wait()
+        writer.write(OK)
+
+    w.api.answer = later
+    w.clock.advance(600)
+    call = asyncio.create_task(w.call("GET", "/v1/items"))
+    await w.api.until(lambda api: len(api.requests) == 1)
+    w.open_calls.sweep()
+    awake.set()
+    assert (await call).status == 200
 
 
 async def test_a_long_upload_is_not_taken_for_a_silent_api(w: World):
