@@ -87,18 +87,20 @@ def parse(received: bytes) -> tuple[Reply, bytes]:
 
 
 @contextlib.contextmanager
-def serving(root: Path, profiles: dict[str, Any], *, start: bool = True, **settings: Any) -> Iterator[House]:
+def serving(
+    root: Path, profiles: dict[str, Any], *, start: bool = True, house: type[House] = House, **settings: Any
+) -> Iterator[Any]:
     """Serve these profiles until the block ends; the marked secret is searched for then, and after the end."""
-    house = House(root, **settings)
+    made = house(root, **settings)
     try:
-        house.prepare({name: {**COMMON, **fields} for name, fields in profiles.items()})
+        made.prepare({name: {**COMMON, **fields} for name, fields in profiles.items()})
         if start:
-            house.start()
-        yield house
-        house.assert_canary_absent()
+            made.start()
+        yield made
+        made.assert_canary_absent()
     finally:
-        house.end()
-        house.assert_canary_absent()
+        made.end()
+        made.assert_canary_absent()
 
 
 def unix(path: Path, method: str, target: str, *, token: str = "", body: Any = None) -> Reply:
