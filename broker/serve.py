@@ -15,6 +15,7 @@ from typing import Final, TypeVar, cast
 from urllib.parse import urlsplit
 
 import structlog
+from msgspec.structs import replace
 
 from broker.admin import Admin
 from broker.app import Control, front
@@ -53,6 +54,8 @@ log = structlog.get_logger("broker")
 TICK_S: Final = 1.0
 #: How long the end waits for the minter to take what it is being told.
 _LAST_WORDS_S: Final = 2.0
+#: Open files that connections leave to the state, the minter's socket, what listens and what is read again.
+_OWN_FILES: Final = 40
 
 
 def serve(settings: BrokerSettings) -> int:
@@ -63,12 +66,26 @@ def serve(settings: BrokerSettings) -> int:
     logs.set_up("broker", settings.log_level)
     process.refuse_root("broker", allowed=settings.allow_root)
     process.harden()
-    process.raise_open_files()
+    open_files = process.raise_open_files()
     clock, moved_by = program_clock(os.environ, settings.PREFIX)
     if moved_by is not None:
         log.warning("TEST CLOCK: a file moves the time of this program; never in production", file=str(moved_by))
-    server.run(_main(settings, clock))
+    server.run(_main(_affordable(settings, open_files), clock))
     return ExitCode.OK
+
+
+def _affordable(settings: BrokerSettings, open_files: int) -> BrokerSettings:
+    """Return the settings with no more connections than there are files for.
+
+    Else whoever can connect takes the last file, and then neither the state nor the minter's socket can be opened.
+    """
+    if open_files < 0:
+        return settings  # there is no limit
+    most = max(1, (open_files - _OWN_FILES) // 2)
+    if most >= settings.limits.max_connections:
+        return settings
+    log.warning("few-open-files", open_files=open_files, max_connections=most, hint="raise the limit (LimitNOFILE)")
+    return replace(settings, limits=replace(settings.limits, max_connections=most))
 
 
 async def _main(settings: BrokerSettings, clock: Clock) -> None:

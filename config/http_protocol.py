@@ -39,6 +39,8 @@ _NEVER: Final = float("inf")
 #: After a refusal: for how long and how much is still read, so that a client in the middle of sending gets to see it.
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024 * 1024
+#: How many connections beyond the limit are told that there is no room; further ones are dropped without a word.
+_TOLD: Final = 8
 #: How much of a body is thrown away to keep a connection, when the answer was complete before it.
 _LEFTOVER_BYTES: Final = 256 * 1024
 
@@ -85,7 +87,7 @@ class Protocol(HeadReader):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection; what is the same for all its requests is put together here."""
-        full = len(self.connections) >= self.limits.max_connections
+        beyond = len(self.connections) - self.limits.max_connections
         super().connection_made(transport)
         unix = self.listener.kind == "unix"
         self.own_host = self.server[0] if self.server and not unix else ""
@@ -102,7 +104,12 @@ class Protocol(HeadReader):
             "tls_subject": subject_of(transport.get_extra_info("peercert")),
         }
         self.deadline = self.state.now + self.limits.header_s
-        if full:
+        if beyond >= _TOLD:
+            self.closing = True
+            if self.group.on_refused is not None:
+                self.group.on_refused("too-many-requests")
+            transport.abort()
+        elif beyond >= 0:
             self.phase = HEAD
             self.refuse(ProblemError("too-many-requests", "too many connections", retry_after=1))
 

@@ -49,15 +49,16 @@ def settle_memory() -> None:
     gc.set_threshold(10_000, 20, 50)
 
 
-def raise_open_files() -> None:
-    """Take as many open files as the hard limit allows: a call of the broker needs two."""
+def raise_open_files() -> int:
+    """Take as many open files as the hard limit allows (a call of the broker needs two), and return how many."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         try:
             resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         except (ValueError, OSError):
             # macOS reports an unlimited hard limit that it does not grant; the soft one stays.
-            return
+            return soft
+    return hard
 
 
 def refuse_root(program: str, *, allowed: bool) -> None:

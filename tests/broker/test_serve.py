@@ -45,10 +45,11 @@ class Place:
         path.touch(0o600)
         path.write_text(text)
 
-    def start(self, **environ):
+    def start(self, *, files=None, **environ):
+        few = ["sh", "-c", f'ulimit -n {files}; exec "$0" "$@"'] if files else []
         with (self.root / "log").open("wb") as log:
             process = subprocess.Popen(
-                [BROKER, "serve", "--config", "broker.toml"],
+                [*few, BROKER, "serve", "--config", "broker.toml"],
                 cwd=self.root,
                 env={"PATH": os.environ["PATH"], "BROKER_ALLOW_ROOT": "1", **environ},
                 stdout=subprocess.PIPE,
@@ -110,6 +111,22 @@ def test_it_says_when_it_is_ready_reloads_and_ends_with_0(place):
     assert ended(process) == 0
     assert process.stdout.read() == b""
     assert not (place.root / "run/broker-admin.sock").exists()
+
+
+def test_whoever_connects_cannot_take_the_last_open_file(place):
+    """With the default of 2048 connections and few files, the state could not be opened any more."""
+    process = place.start(files=64)
+    place.until(lambda: '"ready"' in place.log())
+    assert '"few-open-files"' in place.log()
+    crowd = [socket.create_connection(("127.0.0.1", place.port)) for _ in range(100)]
+    place.until(lambda: b"429" in crowd[15].recv(100, socket.MSG_PEEK))
+    assert len(os.listdir(f"/proc/{process.pid}/fd")) < 60
+    for one in crowd:
+        one.close()
+    place.until(lambda: place.ask("GET", "/livez")[0] == 200)
+    process.send_signal(signal.SIGTERM)
+    assert ended(process) == 0
+    assert "state-unavailable" not in place.log()
 
 
 def test_every_fault_is_named_at_once_and_the_state_is_not_touched(place):

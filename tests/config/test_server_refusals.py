@@ -273,6 +273,19 @@ def test_connections_beyond_the_limit_are_told_so():
         second.sock.close()
 
 
+def test_a_flood_of_connections_holds_no_more_than_a_few_beyond_the_limit():
+    """Each that is told so stays open for a moment; the many are dropped, or they take every file there is."""
+    with served(hello, limits=Limits(max_connections=2)) as world:
+        crowd = [world.connect() for _ in range(40)]
+        said = [client.rest() for client in crowd[2:]]
+        assert said[0].startswith(b"HTTP/1.1 429 ")
+        assert 1 <= sum(b"HTTP/1.1 429 " in one for one in said) <= 8
+        crowd[0].send(GET)
+        assert crowd[0].reply().status == 200
+        for client in crowd:
+            client.sock.close()
+
+
 def test_the_minter_signs_its_own_refusals():
     with served(hello, by="minter") as world:
         assert world.ask(b"GET /a HTTP/1.1\r\nHost: evil.test\r\n\r\n").header("broker-refused-by") == "minter"
