@@ -60,9 +60,7 @@ class Expiry:
         self._swept_boot: float | None = None
         self._stopping = False
         # A run that comes while another sweeps waits for it (see tick); to skip it could lose what it was armed for.
-        self.scheduler = AsyncIOScheduler(
-            timezone=UTC, job_defaults={"misfire_grace_time": None, "coalesce": True, "max_instances": 10}
-        )
+        self.scheduler = AsyncIOScheduler(timezone=UTC, job_defaults={"coalesce": True, "max_instances": 10})
 
     def start(self) -> None:
         """Begin to tick. Call it on the running loop."""

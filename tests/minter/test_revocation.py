@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from minter.kinds import RevocationError
+from minter.revocation import AT_ONCE_PER_PROFILE
 from tests.minter.lease_world import World
 
 
@@ -125,8 +126,10 @@ async def test_a_credential_that_ended_by_itself_is_not_revoked_upstream(steady)
 
 async def test_a_profile_whose_issuer_hangs_does_not_hold_up_another(world):
     hanging = asyncio.Event()
+    asked = []
 
     async def hang(lease, credential):
+        asked.append(lease.id)
         await hanging.wait()
         raise RevocationError
 
@@ -137,8 +140,10 @@ async def test_a_profile_whose_issuer_hangs_does_not_hold_up_another(world):
     ending = [asyncio.create_task(world.minter.service.end_run("b1", run_id)) for run_id in runs]
     live = await world.lease(profile="jwt")
     assert [one.state for one in await world.minter.service.end_run("b1", live.row.run_id)] == ["revoked"]
+    assert len(asked) == AT_ONCE_PER_PROFILE == 8
     hanging.set()
     await asyncio.gather(*ending)
+    assert len(asked) == 20
 
 
 # --- ends in bulk, and in the middle of things ---
@@ -263,6 +268,16 @@ async def test_one_damaged_row_does_not_stop_a_start_and_is_set_aside_where_it_i
     assert [live.row.id for live in world.minter.book] == [good.row.id]
     assert (await world.states())["irrevocable"] == 1
     await tick(world)
+    assert world.minter.readiness.ready()
+
+
+async def test_a_row_that_is_damaged_while_the_minter_runs_does_not_stop_the_sweep(world):
+    bad, good = await world.lease(profile="jwt", ttl_s=60.0), await world.lease(profile="jwt", ttl_s=60.0)
+    update = "UPDATE leases SET token = x'ff' WHERE id = ?"
+    await world.minter.store.write(lambda found: (found.exec_driver_sql(update, (bad.row.id,)).close(), ()))
+    world.clock.advance(60)
+    await tick(world)
+    assert (await world.row(good.row.id)).state == "expired"
     assert world.minter.readiness.ready()
 
 

@@ -274,6 +274,17 @@ async def test_a_caller_that_gives_up_does_not_take_the_mint_along(world):
     assert len(world.remote.minted) == 1
 
 
+async def test_a_lease_that_ends_while_it_is_handed_out_again_is_not_released(world):
+    request = world.request("jwt")
+    first = await world.lease(request)
+    asking = asyncio.create_task(world.lease(request))
+    await asyncio.sleep(0)  # it is being written that it is handed out
+    await world.minter.service.end(lambda live: live is first, "operator", uid=0)
+    second = await asking
+    assert second is not first
+    assert world.minter.book.get(second.row.id) is second
+
+
 # --- failing ---
 
 
@@ -384,6 +395,16 @@ async def test_an_end_that_cannot_be_written_stops_use_all_the_same_and_is_writt
     assert (await world.row(live.row.id)).state == "active"
     await world.minter.expiry.tick()
     assert (await world.row(live.row.id)).state == "revoked"
+
+
+async def test_a_new_lease_waits_until_the_end_of_the_one_before_is_written(world):
+    request = world.request("jwt")
+    first = await world.lease(request)
+    async with world.locked_state():
+        await world.minter.service.end(lambda _live: True, "operator", uid=0)
+        assert await world.refusal(request) == "state-unavailable"
+    await world.lease(request)
+    assert (await world.row(first.row.id)).state == "revoked"
 
 
 # --- caps ---
