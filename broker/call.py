@@ -37,6 +37,7 @@ PREFIX: Final = b"/p/"
 
 _ALLOW: Final = (b"allow", ", ".join(METHODS).encode())
 _ERROR: Final = 500
+_SHUTTING_DOWN: Final = 503
 _WELL: Final = range(200, 300)
 #: A health check that takes longer is no sign of health.
 _PROBE_TIMEOUT_S: Final = 2.0
@@ -178,6 +179,7 @@ class CallEndpoint:
                 answer.close()
         except asyncio.CancelledError:
             if not call.cut_by:
+                status = _SHUTTING_DOWN
                 raise  # the server ends
             call.task.uncancel()
             problem = ProblemError(call.cut_by)

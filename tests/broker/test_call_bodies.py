@@ -517,3 +517,18 @@ async def test_the_end_of_a_run_cuts_its_open_calls(w: World):
     assert await reading.rest() == b"he"
     await w.api.until(lambda api: api.gone == 2)
     assert (await w.call("GET", "/v1/items")).code == "run-token-invalid"
+
+
+async def test_a_call_that_the_end_of_the_broker_cuts_is_in_the_trace_as_the_code_saw_it(w: World):
+    async def never(_request: object, _writer: object) -> None:
+        await asyncio.Event().wait()
+
+    w.api.answer = never
+    code = await w.connect()
+    await code.send(w.request())
+    await w.api.until(lambda api: api.requests)
+    [call] = w.run.open_calls
+    call.task.cancel()  # as the server does once the time for draining is over
+    reply = await code.reply()
+    assert (reply.status, reply.code) == (503, "shutting-down")
+    assert [(row["status"], row["delivered"]) for row in w.rows] == [(503, True)]
