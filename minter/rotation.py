@@ -172,7 +172,7 @@ class Rotation:
             if self._steps.use(old.alias) == "signing" and not force and now < (old.retire_at or 0.0):
                 raise ProblemError(
                     "rotation-running",
-                    "tokens that the old key signed are still valid; force ends them",
+                    "tokens that the old key signed are still valid; --force ends them",
                     retry_after=(old.retire_at or now) - now,
                 )
             await self._steps.destroy(old, "finished", uid=uid)
@@ -238,7 +238,7 @@ class Rotation:
         ready_at = (row.published_at if row and row.published_at else now) + self._cache_s
         return ProblemError(
             "rotation-running",
-            f"the new key is published and signs from {rfc3339(ready_at)} on; force does not wait",
+            f"the new key is published and signs from {rfc3339(ready_at)} on; --force does not wait",
             retry_after=max(1.0, ready_at - now),
         )
 

@@ -39,9 +39,14 @@ class AnswerError(CommandError):
     def __init__(self, problem: Mapping[str, Any], status: int) -> None:
         code = str(problem.get("code", "unknown"))
         title, detail = problem.get("title", "refused"), problem.get("detail", "")
-        super().__init__(problem_status(code, status), f"{title}: {detail} [{code}]")
         faults = problem.get("faults")
         self.lines = tuple(map(str, faults)) if isinstance(faults, list) else ()
+        said = f"{title}: {detail}"
+        if self.lines:
+            said = title
+        elif code in _ABOUT_THE_WIRE and detail:
+            said = detail
+        super().__init__(problem_status(code, status), f"{said} [{code}]")
 
 
 class UnreachableError(CommandError):
@@ -50,6 +55,9 @@ class UnreachableError(CommandError):
     def __init__(self, what: str, hint: str = "") -> None:
         super().__init__(ExitCode.TRY_AGAIN, what, hint)
 
+
+#: Problems whose title speaks of HTTP, which whoever gives a command did not write.
+_ABOUT_THE_WIRE: Final = frozenset({"body-malformed", "parameter-unknown"})
 
 #: Problems of a service whose status alone would give another exit status.
 _BY_CODE: Final[Mapping[str, int]] = {

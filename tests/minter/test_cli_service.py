@@ -244,7 +244,7 @@ def test_a_signing_key_is_published_first_and_the_rotation_can_be_given_up(servi
     assert (done.json["state"], done.json["next_step"]) == ("published", "activate")
     again = console("minter", "rotate", "signer")
     assert again.status == 6
-    assert "force does not wait" in again.err
+    assert "--force does not wait" in again.err
     assert console("minter", "rotate", "signer", "--abort").status == 0
     assert rotation(service, "signer")["state"] == "idle"
     done = console("minter", "rotate", "signer", "--force")
