@@ -59,7 +59,7 @@ def rotate(
     token_file: TokenFile = None,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """Give a caller a new token and print it, alone, on stdout; the old one ends after the overlap."""
+    """Give a caller a new token. It is printed, alone, on stdout; the old one ends after the overlap."""
     overlap_s = tokenedit.overlap(overlap)
     now = options.now()
     tokenedit.hand_over(_callers(file, config).rotate(id_, now=now, overlap_s=overlap_s), token_file)

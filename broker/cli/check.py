@@ -21,10 +21,10 @@ app = commands.group("Check a grants file, and what it must allow and refuse.")
 
 @app.command()
 def check(
-    file: Annotated[Path, typer.Argument(help="The grants file.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", readable=False, help="The grants file.")],
     *,
     cases: Annotated[
-        Path | None, typer.Option("--cases", help="Calls that must be allowed and refused, as JSON.")
+        Path | None, typer.Option("--cases", readable=False, help="Calls that must be allowed and refused, as JSON.")
     ] = None,
     placement: Annotated[
         list[str] | None, typer.Option("--placement", help="A third-party placement that may be used; repeatable.")

@@ -20,13 +20,16 @@ app = commands.group("Say which route decides about a call, and why not the othe
 
 @app.command()
 def explain(
-    profile: Annotated[str, typer.Argument(help="The profile.")],
-    method: Annotated[str, typer.Argument(help="GET, POST ...")],
-    target: Annotated[str, typer.Argument(help="The raw target: path and query, without /p/PROFILE.")],
+    profile: Annotated[str, typer.Argument(metavar="PROFILE", help="The profile.")],
+    method: Annotated[str, typer.Argument(metavar="METHOD", help="GET, POST ...")],
+    target: Annotated[
+        str, typer.Argument(metavar="TARGET", help="The raw target: path and query, without /p/PROFILE.")
+    ],
     *,
     param: Annotated[list[str] | None, typer.Option("--param", help="A run parameter NAME=VALUE; repeatable.")] = None,
     file: Annotated[
-        Path | None, typer.Option("--file", help="The grants file; default: the one that the settings name.")
+        Path | None,
+        typer.Option("--file", readable=False, help="The grants file; default: the one that the settings name."),
     ] = None,
     json: options.Json = False,
     config: options.Config = options.DEFAULT,

@@ -17,7 +17,9 @@ app = commands.group("Write a directory to start from.")
 
 
 @app.command()
-def init(directory: Annotated[Path, typer.Argument(help="Where to write; made when it is missing.")]) -> None:
+def init(
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Where to write; made when it is missing.")],
+) -> None:
     """Write settings, an example grants file and an empty callers file into DIRECTORY.
 
     Nothing that is there is overwritten. Together with `minter init DIRECTORY` it makes a working pair.

@@ -28,7 +28,7 @@ def list_(
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """List the live runs: caller, profiles, end, calls and refusals. No token is among it."""
+    """List the live runs. Caller, profiles, end, calls and refusals of each: no token."""
     answer = AdminClient(options.settings(config)).get(_RUNS, profile=profile, caller=caller)
     if json:
         terminal.out_json(answer)
@@ -58,7 +58,7 @@ def show(
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """Show a run with its trace: route templates, status and sizes; no path, body or credential."""
+    """Show a run with its trace. Route templates, status and sizes: no path, body or credential."""
     found = AdminClient(options.settings(config)).get(f"{_RUNS}/{commands.in_path(run)}")
     if json:
         terminal.out_json(found)
@@ -87,7 +87,7 @@ def show(
 
 @app.command()
 def end(
-    run: Annotated[str | None, typer.Argument(metavar="[RUN]", help="One run, by its id.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="One run, by its id.")] = None,
     *,
     profile: Profile = None,
     caller: Caller = None,
@@ -95,7 +95,7 @@ def end(
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """End one run, those of a profile or a caller, or all of them: the kill switch.
+    """End one run, many or all of them: the kill switch. Many: those of a profile, a caller or both.
 
     Open calls are cut, further ones refused, and the leases revoked; a minter that is away is told later.
     """

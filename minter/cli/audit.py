@@ -23,12 +23,14 @@ _PAGE = 500
 
 @app.command()
 def verify(
-    file: Annotated[Path | None, typer.Argument(help="The log; default: the one that the settings name.")] = None,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The log; default: the one that the settings name.")
+    ] = None,
     *,
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """Check the log's chain: every edit, removal, reorder and splice, and the first bad line. Status 7 if it fails.
+    """Check the log's chain. It shows every edit, removal, reorder and splice, by the first bad line (status 7).
 
     The log that the settings name is also held against the last line that the minter's state knows, which shows a
     log that was cut. A FILE from elsewhere is checked by itself, and its end cannot be vouched for.
@@ -59,11 +61,11 @@ def verify(
         raise CommandError(
             ExitCode.AUDIT,
             f"{file} does not verify: line {report.bad.line}: {report.bad.why}",
-            f"{report.lines} lines before it are good. Keep the file as it is and compare it with a copy.",
+            f"Good before it: {terminal.count(report.lines, 'line')}. Keep the file as it is and compare it with a copy.",
         )
     if not json:
         head = f", head {report.head.seq} {report.head.hash}" if report.head else ""
-        terminal.out(f"{file} verifies: {report.lines} lines{head}")
+        terminal.out(f"{file} verifies: {terminal.count(report.lines, 'line')}{head}")
     for seq, code in report.notable:
         terminal.say(f"note: {code} at seq {seq}")
     if not against_state:

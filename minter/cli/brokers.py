@@ -99,7 +99,7 @@ def rotate(
     token_file: TokenFile = None,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """Give a broker a new credential and print it, alone, on stdout; the old one ends after the overlap."""
+    """Give a broker a new credential. It is printed, alone, on stdout; the old one ends after the overlap."""
     overlap_s = tokenedit.overlap(overlap)
     now = options.now()
     tokenedit.hand_over(_brokers(file, config).rotate(id_, now=now, overlap_s=overlap_s), token_file)

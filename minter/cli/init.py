@@ -18,7 +18,7 @@ app = commands.group("Write a directory to start from.")
 
 @app.command()
 def init(
-    directory: Annotated[Path, typer.Argument(help="Where to write; made when it is missing.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIRECTORY", help="Where to write; made when it is missing.")],
     uid: Annotated[
         int | None, typer.Option("--uid", min=0, help="The user that the broker runs as; default: you.")
     ] = None,

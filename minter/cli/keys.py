@@ -19,7 +19,7 @@ Alias = Annotated[str, typer.Argument(metavar="ALIAS", help="The key, as minter.
 
 @app.command(name="list")
 def list_(*, json: options.Json = False, config: options.Config = options.DEFAULT) -> None:
-    """List the custody keys: where each is, its active version and where it may go. Names only, no value."""
+    """List the custody keys. Where each is, its active version and where it may go: names only, no value."""
     answer = AdminClient(options.settings(config)).get("/v1/custody")
     if json:
         terminal.out_json(answer)

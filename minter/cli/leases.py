@@ -39,7 +39,7 @@ def list_(
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """List the leases that are not over: id, run, profile, state and end. No credential is among it."""
+    """List the leases that are not over. Id, run, profile, state and end of each: no credential."""
     leases = _find(
         AdminClient(options.settings(config)), run=run, key=key, kind=kind, caller=caller, profile=profile, state=state
     )
@@ -53,7 +53,7 @@ def list_(
 
 @app.command()
 def revoke(
-    lease: Annotated[str | None, typer.Argument(metavar="[LEASE]", help="One lease, by its id.")] = None,
+    lease: Annotated[str | None, typer.Argument(metavar="LEASE", help="One lease, by its id.")] = None,
     *,
     run: Run = None,
     key: Key = None,
@@ -68,7 +68,7 @@ def revoke(
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """End one lease, those that match every given filter, or all of them.
+    """End one lease, those that match every given filter, or all.
 
     Brokers drop the credentials within a second. How each ended is said as it is: a static key that was lent stays
     valid upstream until it is rotated (key_still_valid).

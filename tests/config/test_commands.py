@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from config.console.commands import AnswerError
 from tests.worlds.console import Console
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture
@@ -35,6 +41,48 @@ def test_a_usage_error_ends_with_two_and_says_so_on_stderr(console, program, arg
     done = console(program, *arguments)
     assert (done.status, done.out) == (2, "")
     assert "Usage:" in done.err
+
+
+@pytest.mark.parametrize("program", ["minter", "broker"])
+def test_the_list_of_commands_says_each_in_a_whole_sentence(program, console):
+    modules = {path.stem for path in (ROOT / program / "cli").glob("*.py")} - {"__init__", "options"}
+    for arguments in ((), *((name,) for name in sorted(modules))):
+        shown = console(program, *arguments, "--help")
+        assert shown.status == 0
+        _, _, commands = shown.out.partition("Commands:\n")
+        assert "..." not in commands, arguments
+        # What the text calls DIRECTORY is called that in the usage line as well.
+        assert not re.search(r"[{\[][a-z]+[}\]]", shown.out.splitlines()[0]), arguments
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_a_file_that_may_not_be_read_does_not_load(console):
+    (console.root / "grants.json").write_text("{}")
+    (console.root / "grants.json").chmod(0)
+    done = console("broker", "check", "grants.json")
+    assert (done.status, "cannot be read: Permission denied" in done.err) == (3, True)
+
+
+@pytest.mark.parametrize(
+    ("problem", "said"),
+    [
+        (
+            {"code": "run-not-found", "title": "There is no run", "detail": "Look."},
+            "There is no run: Look. [run-not-found]",
+        ),
+        (
+            {"code": "body-malformed", "title": "The body is not right", "detail": "the value is empty"},
+            "the value is empty [body-malformed]",
+        ),
+        (
+            {"code": "reload-refused", "title": "It does not load", "detail": "x: y", "faults": ["x: y"]},
+            "It does not load [reload-refused]",
+        ),
+        ({}, "refused:  [unknown]"),
+    ],
+)
+def test_what_a_service_refused_is_said_once_and_in_the_words_of_a_command(problem, said):
+    assert AnswerError(problem, 400).what == said
 
 
 def test_a_misspelt_command_is_met_with_a_guess(console):
