@@ -61,7 +61,7 @@ def verify(
         raise CommandError(
             ExitCode.AUDIT,
             f"{file} does not verify: line {report.bad.line}: {report.bad.why}",
-            f"Good before it: {terminal.count(report.lines, 'line')}. Keep the file as it is and compare it with a copy.",
+            f"Good before it: {terminal.count(report.lines, 'line')}. Keep the file as it is and compare with a copy.",
         )
     if not json:
         head = f", head {report.head.seq} {report.head.hash}" if report.head else ""
