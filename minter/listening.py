@@ -56,6 +56,8 @@ class Listening:
             limits=limits,
             socket_group=self.brokers_group,
             tls=_if_any(self.brokers, tls),
+            # On TCP it is the client certificate that lets in; under which name a broker found its way says nothing.
+            hosts=None,
             **common,
         )
         admin = ListenerGroup(

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import ssl
 
 import pytest
+import trustme
 
+from config import server
 from config.errors import ConfigurationError
 from config.settings import MinterSettings, TlsSettings
 from minter.listening import Listening
 from tests.minter.lease_world import World
+
+TLS_FILES = {"certificate": "cert", "key": "key", "client_ca": "ca"}
 
 
 async def test_what_does_not_load_is_all_named_and_a_start_after_it_finds_nothing_in_its_way(tmp_path, clock):
@@ -110,6 +116,33 @@ async def test_public_keys_are_served_without_a_client_certificate_and_brokers_a
     ).start()
     brokers, public = Listening.of(world.settings).groups(world.minter)
     assert (brokers.tls.client_ca, public.tls.client_ca) == ("ca.pem", "")
+    await world.stop()
+
+
+async def test_brokers_on_other_machines_reach_the_minter_by_its_name(tmp_path, clock):
+    ca = trustme.CA()
+    theirs, ours = ca.issue_cert("minter.internal"), ca.issue_cert("broker.internal")
+    for name, data in (("ca", ca.cert_pem), ("cert", theirs.cert_chain_pems[0]), ("key", theirs.private_key_pem)):
+        data.write_to_path(str(tmp_path / f"{name}.pem"))
+        (tmp_path / f"{name}.pem").chmod(0o600)
+    tls = TlsSettings(**{name: str(tmp_path / f"{file}.pem") for name, file in TLS_FILES.items()})
+    world = await World(
+        tmp_path / "minter", clock, listen=["tls:127.0.0.1:0"], admin_listen=[], public_listen=[], tls=tls
+    ).start()
+    client = ssl.create_default_context()
+    ca.configure_trust(client)
+    ours.configure_cert(client)
+    stop, bound = asyncio.Event(), asyncio.Queue()
+    serving = asyncio.create_task(
+        server.serve(Listening.of(world.settings).groups(world.minter), on_ready=bound.put, stop=stop, drain_s=1.0)
+    )
+    port = (await bound.get())[0].listener.port
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=client, server_hostname="minter.internal")
+    writer.write(b"GET /readyz HTTP/1.1\r\nHost: minter.internal:8443\r\nConnection: close\r\n\r\n")
+    assert (await reader.readline()).startswith(b"HTTP/1.1 200 ")
+    writer.close()
+    stop.set()
+    await serving
     await world.stop()
 
 
