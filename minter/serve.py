@@ -51,18 +51,23 @@ async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[
         # The uid is who runs it: an auditor's first question.
         started: dict[str, Value] = {"program": f"minter {version('minter-broker')}", "uid": os.geteuid()}
         await minter.tell(Event("service.started", started | summary(minter.admission.policy, minter.custody)))
-        _log.info("minter ready", listen=[str(one.listener) for one in bound])
+        _log.info("ready", listen=[str(one.listener) for one in bound])
 
     async def on_hup() -> None:
         await minter.reloader.reload()
+
+    def on_drain() -> None:
+        _log.info("draining")
+        minter.hub.close()
 
     try:
         await server.serve(
             listening.groups(minter),
             on_ready=on_ready,
             on_hup=on_hup,
-            on_drain=minter.hub.close,
+            on_drain=on_drain,
             drain_s=float(settings.drain),
         )
     finally:
         await minter.stop(drain_s=float(settings.drain))
+        _log.info("stopped")

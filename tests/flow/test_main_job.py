@@ -239,6 +239,13 @@ def test_both_programs_stop_cleanly(started):
     assert started.stop("broker") == 0
     assert started.stop("minter") == 0
     assert not (started.root / "run/minter.sock").exists()
+    for program in ("broker", "minter"):
+        said = [json.loads(line)["event"] for line in started.log(program).splitlines()]
+        assert [event for event in said if event in {"ready", "draining", "stopped"}] == [
+            "ready",
+            "draining",
+            "stopped",
+        ]
 
 
 def test_a_restart_of_the_broker_loses_no_run(started, api):
