@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -56,6 +57,7 @@ TICK_S: Final = 1.0
 _LAST_WORDS_S: Final = 2.0
 #: Open files that connections leave to the state, the minter's socket, what listens and what is read again.
 _OWN_FILES: Final = 40
+_HOST: Final = re.compile(r"\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z_](?:[0-9A-Za-z_.-]*[0-9A-Za-z_])?", re.ASCII)
 
 
 def serve(settings: BrokerSettings) -> int:
@@ -123,6 +125,7 @@ class Broker:
         listen = _part(faults, lambda: _listeners("listen", settings.listen))
         admin_listen = _part(faults, lambda: _admin_listeners(settings.admin_listen))
         public_host = _part(faults, lambda: _public_host(settings.public_url))
+        hosts = _part(faults, lambda: _hosts(settings.hosts))
         if faults or grants is None:
             raise ConfigurationError(faults)
         # The state comes last: only a broker that can start locks it and brings it up to date.
@@ -180,7 +183,7 @@ class Broker:
                 listeners=listen,
                 by="broker",
                 limits=limits,
-                hosts=frozenset(settings.hosts) | public_host,
+                hosts=hosts | public_host,
                 tls=TLSFiles.of(settings.tls),
                 on_refused=self.metrics.request_refused,
             )
@@ -304,6 +307,18 @@ def _admin_listeners(written: Sequence[str]) -> tuple[Listener, ...]:
             [Fault("admin_listen", "takes unix:PATH only", "operators are known by the user at a Unix socket")]
         )
     return listeners
+
+
+def _hosts(written: Sequence[str]) -> frozenset[str]:
+    """Return further names under which requests come: without a port, which is not looked at."""
+    faults = [
+        Fault(f"hosts[{number}]", "expected a name or an address without a port, such as broker.internal or [fd00::1]")
+        for number, text in enumerate(written)
+        if not _HOST.fullmatch(text)
+    ]
+    if faults:
+        raise ConfigurationError(faults)
+    return frozenset(written)
 
 
 def _public_host(url: str) -> frozenset[str]:

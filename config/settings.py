@@ -120,7 +120,8 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
     """``broker.toml``.
 
     ``listen``: ``HOST:PORT``, ``unix:PATH`` or ``tls:HOST:PORT``. ``public_url`` forms the base URLs that runs get,
-    for containers and other hosts; empty: the first listener's. ``hosts``: further Host names that are answered.
+    for containers and other hosts; empty: the first listener's. ``hosts``: further Host names that are answered,
+    without a port.
     ``minter``: ``unix:PATH`` or ``tls:HOST:PORT``; ``minter_credential``: ``file:``, ``credential:`` (systemd) or
     ``fd:N`` (an inherited pipe, read once). ``operator_uids``: who may use ``admin_listen``; default root and the
     broker's own user. ``max_runs`` is per caller. ``drain``: how long open calls may go on after SIGTERM.

@@ -184,6 +184,13 @@ def test_the_host_of_the_public_url_is_answered(url, hosts):
     assert module._public_host(url) == hosts
 
 
+def test_a_host_that_no_request_could_name_is_a_fault():
+    assert module._hosts(["broker.internal", "[fd00::1]"]) == {"broker.internal", "[fd00::1]"}
+    with pytest.raises(ConfigurationError) as refused:
+        module._hosts(["broker.internal:8090", "broker.internal", "http://broker.internal", ""])
+    assert [fault.where for fault in refused.value.faults] == ["hosts[0]", "hosts[2]", "hosts[3]"]
+
+
 def test_operators_are_served_on_unix_sockets_only():
     assert module._admin_listeners([]) == ()
     assert module._admin_listeners(["unix:/run/x.sock"])[0].kind == "unix"
