@@ -70,7 +70,11 @@ def _listed(values: list[str]) -> Any:
 
 
 class TlsSettings(_Settings, frozen=True, kw_only=True):
-    """Certificates of the ``tls:`` listeners, PEM files. ``client_ca`` asks callers for a certificate (mTLS)."""
+    """PEM files. ``tls``: ``certificate`` and ``key`` of the ``tls:`` listeners; ``client_ca`` asks callers for theirs.
+
+    ``minter_tls``: the ``certificate`` and ``key`` that the broker shows to a minter on ``tls:``; ``client_ca`` is the
+    authority that the minter's own certificate must come from, else the system's.
+    """
 
     PATHS: ClassVar = ("certificate", "key", "client_ca")
 
@@ -82,9 +86,9 @@ class TlsSettings(_Settings, frozen=True, kw_only=True):
 class ListenSettings(_Settings, frozen=True, kw_only=True):
     """Limits of how a program listens. They hold before a request reaches the program's own code.
 
-    ``max_connections`` is a listener group's; ``header_deadline`` is for the whole head of a request,
-    ``body_deadline`` for a pause within its body, ``keep_alive`` for an idle connection; ``max_header_bytes`` counts
-    the whole head.
+    ``max_connections`` is a listener group's; ``max_header_bytes`` counts the whole head, ``max_headers`` its lines,
+    ``max_target_bytes`` the path with its query. ``header_deadline`` is for the whole head of a request,
+    ``body_deadline`` for a pause within its body, ``keep_alive`` for an idle connection.
     """
 
     DURATIONS: ClassVar = ("header_deadline", "body_deadline", "keep_alive")
@@ -101,8 +105,9 @@ class ListenSettings(_Settings, frozen=True, kw_only=True):
 class UpstreamSettings(_Settings, frozen=True, kw_only=True):
     """How the broker calls APIs.
 
-    ``header_timeout`` is for the first byte of an answer after the call was sent, ``idle_timeout`` for a pause
-    within it. ``ca_file`` replaces the system's certificate authorities. ``max_connections`` is per origin.
+    ``connect_timeout`` is for a connection, ``header_timeout`` for the first byte of an answer after the call was
+    sent, ``idle_timeout`` for a pause within it; ``keep_alive`` is how long an idle connection is kept. ``ca_file``
+    replaces the system's certificate authorities. ``max_connections`` is per origin.
     """
 
     DURATIONS: ClassVar = ("connect_timeout", "header_timeout", "idle_timeout", "keep_alive")
@@ -121,10 +126,13 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
 
     ``listen``: ``HOST:PORT``, ``unix:PATH`` or ``tls:HOST:PORT``. ``public_url`` forms the base URLs that runs get,
     for containers and other hosts; empty: the first listener's. ``hosts``: further Host names that are answered,
-    without a port.
+    without a port. ``grants`` and ``callers`` are files that a reload reads again; ``state`` is ``sqlite:PATH``.
     ``minter``: ``unix:PATH`` or ``tls:HOST:PORT``; ``minter_credential``: ``file:``, ``credential:`` (systemd) or
-    ``fd:N`` (an inherited pipe, read once). ``operator_uids``: who may use ``admin_listen``; default root and the
-    broker's own user. ``max_runs`` is per caller. ``drain``: how long open calls may go on after SIGTERM.
+    ``fd:N`` (an inherited pipe, read once). ``operator_uids``: who may use ``admin_listen`` (``unix:`` only); default
+    root and the broker's own user. ``max_runs`` is per caller. ``drain``: how long open calls may go on after SIGTERM.
+    ``allow_root`` lets it run as root. ``log_level``: lines below it are not written. ``placements`` names the
+    third-party plugins that may load: installed is not trusted. ``limits``, ``upstream``, ``tls`` and ``minter_tls``
+    are tables.
     """
 
     PREFIX: ClassVar = "BROKER_"
@@ -159,8 +167,8 @@ class KeySettings(_Settings, frozen=True, kw_only=True):
     ``source``: where version 1 lives: ``env:NAME``, ``keyring:SERVICE/USER``, ``file:PATH``, ``credential:NAME``
     or ``fd:N``; later versions have the same place with ``.vN`` behind it. ``use`` is ``static`` for a secret that
     somebody else issued and ``signing`` for a key of ours, which the minter makes when it is missing.
-    ``algorithm`` is for signing keys. ``origins`` pins the key; empty: pinned at first use. ``rotate_every`` is the
-    period that the reports compare its age with.
+    ``algorithm`` is for signing keys. ``owner`` and ``purpose`` are words for the custody report. ``origins`` pins the
+    key; empty: pinned at first use. ``rotate_every`` is the period that the reports compare its age with.
     """
 
     DURATIONS: ClassVar = ("rotate_every",)
@@ -178,7 +186,8 @@ class KeySettings(_Settings, frozen=True, kw_only=True):
 class CommandSettings(_Settings, frozen=True, kw_only=True):
     """``[commands.NAME]``: a credential helper for kind ``exec``.
 
-    ``argv`` starts with an absolute path; ``env`` is the helper's whole environment. ``max_output`` is in bytes.
+    ``argv`` starts with an absolute path; ``env`` is the helper's whole environment. A helper that takes longer than
+    ``timeout`` or prints more than ``max_output`` bytes is killed.
     """
 
     DURATIONS: ClassVar = ("timeout",)
@@ -190,7 +199,7 @@ class CommandSettings(_Settings, frozen=True, kw_only=True):
 
 
 class LeaseLimits(_Settings, frozen=True, kw_only=True):
-    """Caps per broker and profile: live leases, and new ones per second (``mint_burst`` at once)."""
+    """Caps per broker and profile: ``max_live`` leases, ``mint_rate`` new ones per second, ``mint_burst`` at once."""
 
     max_live: Positive = 100_000
     mint_rate: Positive = 5_000
@@ -200,13 +209,18 @@ class LeaseLimits(_Settings, frozen=True, kw_only=True):
 class MinterSettings(_Settings, frozen=True, kw_only=True):
     """``minter.toml``.
 
-    ``listen`` serves brokers, ``admin_listen`` operators and auditors (by peer uid), ``public_listen`` JWKS and
-    introspection. With ``socket_group`` (a name or a number) the brokers' sockets are 0660 in a 0750 directory of that
-    group; ``admin_socket_group`` lets auditors reach ``admin_listen`` in the same way. ``issuer`` is the
-    ``iss`` of our own tokens. ``safety_margin``: with less left a credential is not handed out again.
-    ``verifier_cache``: how long a signing key is published before it signs. ``kinds`` and ``sources`` name the
-    third-party plugins that may load: installed is not trusted. ``rotation_overlap``: how long the previous value
-    of a static secret is kept when no other time is given.
+    ``listen`` serves brokers (``unix:``, or ``tls:`` with ``client_ca``), ``admin_listen`` operators and auditors by
+    their user (``unix:`` only), ``public_listen`` JWKS and introspection. With ``socket_group`` (a name or a number)
+    the brokers' sockets are 0660 in a 0750 directory of that group; ``admin_socket_group`` lets auditors reach
+    ``admin_listen`` in the same way. ``operator_uids``: default root and the minter's own user; ``auditor_uids`` may
+    read. ``grants`` and ``brokers`` are files that a reload reads again; ``state`` is ``sqlite:PATH``, ``audit`` the
+    audit log. ``issuer`` is the ``iss`` of our own tokens. ``safety_margin``: with less left a credential is not
+    handed out again. ``keyring_timeout``: how long a keyring may take to answer. ``verifier_cache``: how long a signing
+    key is published before it signs. ``rotation_overlap``: how long the previous value of a static secret is kept when
+    no other time is given. ``drain``: how long mints and revocations may go on after SIGTERM. ``allow_root`` lets it
+    run as root. ``log_level``: lines below it are not written. ``kinds`` and ``sources`` name the third-party plugins
+    that may load: installed is not trusted. ``keys``, ``commands``, ``lease_limits``, ``limits`` and ``tls`` are
+    tables.
     """
 
     PREFIX: ClassVar = "MINTER_"

@@ -5,8 +5,18 @@ from __future__ import annotations
 import pytest
 
 from config.errors import ConfigurationError
+from config.listeners import Limits
 from config.load import load_settings
-from config.settings import BrokerSettings, MinterSettings
+from config.settings import (
+    BrokerSettings,
+    CommandSettings,
+    KeySettings,
+    LeaseLimits,
+    ListenSettings,
+    MinterSettings,
+    TlsSettings,
+    UpstreamSettings,
+)
 
 
 def test_an_empty_file_gives_the_defaults_with_paths_anchored_at_the_file(tmp_path):
@@ -65,6 +75,44 @@ def test_a_value_in_the_wrong_place_is_never_repeated(tmp_path):
 def test_each_value_can_be_overridden_from_the_environment(tmp_path, name, text, field, value):
     (tmp_path / "broker.toml").write_text("max_runs = 3\n")
     assert getattr(load_settings(BrokerSettings, tmp_path / "broker.toml", {name: text}), field) == value
+
+
+@pytest.mark.parametrize(
+    "type_",
+    [
+        BrokerSettings,
+        MinterSettings,
+        ListenSettings,
+        UpstreamSettings,
+        TlsSettings,
+        KeySettings,
+        CommandSettings,
+        LeaseLimits,
+    ],
+)
+def test_every_setting_is_explained_where_it_stands(type_):
+    assert [name for name in type_.__struct_fields__ if f"``{name}``" not in type_.__doc__] == []
+
+
+def test_each_limit_of_the_settings_is_in_force():
+    settings = ListenSettings(
+        max_connections=1,
+        max_header_bytes=2,
+        max_headers=3,
+        max_target_bytes=4,
+        header_deadline="5s",
+        body_deadline="6s",
+        keep_alive="7s",
+    )
+    assert Limits.of(settings) == Limits(
+        max_connections=1,
+        header_bytes=2,
+        header_count=3,
+        target_bytes=4,
+        header_s=5.0,
+        body_idle_s=6.0,
+        keep_alive_s=7.0,
+    )
 
 
 def test_a_nested_value_is_overridden_with_two_underscores(tmp_path):
