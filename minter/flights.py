@@ -42,18 +42,21 @@ class Flights:
         self._flights: dict[Key, Flight] = {}
 
     def find(self, key: Key) -> Flight | None:
-        """Return the mint under way for ``key``."""
-        return self._flights.get(key)
+        """Return the mint under way for ``key``; one that has ended is none, also before its end was told."""
+        flight = self._flights.get(key)
+        return None if flight is None or flight.task is None or flight.task.done() else flight
 
     def take_off(self, asked: Asked, mint: Callable[[Flight], Coroutine[Any, Any, Live]]) -> Flight:
         """Begin a mint."""
         flight = self._flights[asked.key] = Flight(asked)
         flight.task = asyncio.create_task(mint(flight))
-        flight.task.add_done_callback(lambda task: self._land(asked.key, task))
+        flight.task.add_done_callback(lambda task: self._land(flight, task))
         return flight
 
-    def _land(self, key: Key, task: asyncio.Task[Live]) -> None:
-        del self._flights[key]
+    def _land(self, flight: Flight, task: asyncio.Task[Live]) -> None:
+        # Another may have taken off between the end of this one and now.
+        if self._flights.get(flight.asked.key) is flight:
+            del self._flights[flight.asked.key]
         if not task.cancelled():
             task.exception()  # everybody may have gone by now
 

@@ -37,6 +37,30 @@ async def test_a_hundred_parallel_identical_requests_are_one_mint(world, profile
     assert codes.count("lease.reissued") == 99
 
 
+@pytest.mark.parametrize("profile", ["static", "jwt", "remote"])
+async def test_a_request_that_comes_in_the_moment_a_mint_ends_does_not_stop_the_loop(world, profile, monkeypatch):
+    request, later = world.request(profile), []
+    admission, metrics = world.minter.service.admission, world.minter.service.metrics
+    admit, minted = admission.admit, metrics.minted
+    admitted = []
+
+    def count(*args):
+        admitted.append(args)
+        assert len(admitted) < 50, "asked again and again for a mint that has ended"
+        return admit(*args)
+
+    def just_before_the_end(kind):
+        minted(kind)
+        if not later:
+            # The loop runs it after the mint has ended and before anybody is told so.
+            later.append(asyncio.create_task(world.lease(request)))
+
+    monkeypatch.setattr(admission, "admit", count)
+    monkeypatch.setattr(metrics, "minted", just_before_the_end)
+    first = await world.lease(request)
+    assert await later[0] is first
+
+
 async def test_a_live_lease_is_handed_out_again_and_that_is_audited(world):
     request = world.request()
     first = await world.lease(request)
