@@ -69,6 +69,7 @@ class Custody:
         #: By the grants in force: the origins and the profiles of each key.
         self._wanted: Mapping[str, frozenset[str]] = {}
         self._profiles: Mapping[str, tuple[str, ...]] = {}
+        self._lent: frozenset[str] = frozenset()
         self._uses: defaultdict[str, int] = defaultdict(int)
         self._used_at: dict[str, float] = {}
         self._params_key = b""
@@ -79,6 +80,10 @@ class Custody:
     def settings_of(self, alias: str) -> KeySettings | None:
         """Return what the settings say of a key; of one that the grants name inline (``env:NAME``), the defaults."""
         return self.reader.settings_of(alias)
+
+    def is_lent(self, alias: str) -> bool:
+        """Say whether a profile of the grants in force lends the key as it is."""
+        return alias in self._lent
 
     def fingerprint(self, value: Secret) -> str:
         """Return the keyed fingerprint of a secret that a person may have chosen."""
@@ -208,7 +213,7 @@ class Custody:
             return key_rows.versions(connection), told
 
         versions = await store.write(work)
-        self._wanted, self._profiles = staged.wanted, staged.profiles
+        self._wanted, self._profiles, self._lent = staged.wanted, staged.profiles, staged.lent
         self._keys |= staged.keys
         for alias, row in staged.keys.items():
             pins = self._settings_pins(alias) or row.origins

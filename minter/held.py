@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import re
 from dataclasses import dataclass
 from typing import Final
 
@@ -20,6 +21,8 @@ from minter.sources import SourceError, Sources, kind_of
 
 #: Sources that a grants file may name inline.
 _INLINE: Final = ("env", "file", "keyring", "credential")
+#: What can stand in a header, a query or a cookie.
+_SENDABLE: Final = re.compile(r"[\x20-\x7e]+", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,6 +75,11 @@ class Reader:
         except SigningError as error:
             raise SourceError(str(error), f"a private key for {settings.algorithm} is wanted, as PEM or JWK") from None
         return Held(version, value, signer.fingerprint, signer)
+
+
+def is_sendable(value: Secret) -> bool:
+    """Say whether a value that is lent as it is can be sent: one line of printable ASCII."""
+    return _SENDABLE.fullmatch(value.reveal()) is not None
 
 
 def version_row(alias: str, held: Held, ref: str, *, now: float) -> VersionRow:

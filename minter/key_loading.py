@@ -12,7 +12,7 @@ from config.profiles import Grants
 from config.settings import MinterSettings
 from minter import signing
 from minter.audit_events import Event
-from minter.held import Held, Reader, key_event, key_fault, version_row
+from minter.held import Held, Reader, is_sendable, key_event, key_fault, version_row
 from minter.key_rows import KeyRow, VersionRow
 from minter.sources import MissingError, SourceError, versioned
 
@@ -22,13 +22,14 @@ class Staged:
     """What was read, to be adopted as a whole.
 
     ``changed``: versions that are new or not as they were, each with what the audit log is told. ``wanted``: the
-    origins that the grants name for each key.
+    origins that the grants name for each key. ``lent``: the keys that kind ``static`` lends as they are.
     """
 
     held: Mapping[str, Held]
     keys: Mapping[str, KeyRow]
     changed: Sequence[tuple[VersionRow, Sequence[Event]]]
     wanted: Mapping[str, frozenset[str]]
+    lent: frozenset[str]
     profiles: Mapping[str, tuple[str, ...]]
 
 
@@ -55,6 +56,12 @@ class Staging:
             for alias in profile.key_aliases():
                 wanted[alias].add(profile.base_url)
                 profiles[alias].append(name)
+        self._lent = frozenset(
+            alias
+            for profile in grants.profiles.values()
+            if profile.token is not None and profile.token.get("type") == "static"
+            for alias in profile.key_aliases()
+        )
         self._wanted = {alias: frozenset(origins) for alias, origins in wanted.items()}
         self._profiles = {alias: tuple(found) for alias, found in profiles.items()}
         self._held: dict[str, Held] = {}
@@ -73,7 +80,10 @@ class Staging:
             version = row.version if row is not None else 1
             ref = versioned(settings.source, version)
             try:
-                self._take(alias, self._reader.read(alias, ref, version), ref)
+                held = self._reader.read(alias, ref, version)
+                if alias in self._lent and not is_sendable(held.secret):
+                    raise SourceError("cannot be sent", "a static key is one line of printable ASCII")  # noqa: TRY301
+                self._take(alias, held, ref)
             except SourceError as error:
                 may_make = settings.use == "signing" and alias not in self._ever
                 if may_make and isinstance(error, MissingError) and self._reader.sources.writable(ref):
@@ -104,6 +114,7 @@ class Staging:
             keys=keys,
             changed=self._changed,
             wanted=self._wanted,
+            lent=self._lent,
             profiles=self._profiles,
         )
 

@@ -26,6 +26,7 @@ from config.problems import ProblemError
 from config.secret import Secret
 from minter import key_rows
 from minter.custody import Custody, Store
+from minter.held import is_sendable
 from minter.key_rows import VersionRow
 from minter.rotation_plan import Versions, describe
 from minter.rotation_steps import EndLeases, Steps
@@ -140,7 +141,7 @@ class Rotation:
         if versions.state == "published" and not force:
             raise self._still_published(versions)
         if static:
-            value = await self._new_value(versions, value)
+            value = await self._new_value(alias, versions, value)
         if row is None:
             row = await self._steps.begin(alias, versions.highest + 1, uid=uid)
         if not row.fingerprint or value is not None:
@@ -204,7 +205,7 @@ class Rotation:
 
     # --- small ones ---
 
-    async def _new_value(self, versions: Versions, value: Secret | None) -> Secret | None:
+    async def _new_value(self, alias: str, versions: Versions, value: Secret | None) -> Secret | None:
         if value is None:
             if versions.prepared is None:
                 raise ProblemError("body-malformed", "the new value is missing: give it on standard input")
@@ -216,6 +217,10 @@ class Rotation:
         value = Secret(value.reveal().removesuffix("\n").removesuffix("\r"))
         if not len(value):
             raise ProblemError("body-malformed", "the new value is empty")
+        if self._custody.is_lent(alias) and not is_sendable(value):
+            raise ProblemError(
+                "body-malformed", "the new value is not one line of printable ASCII: no call can carry it"
+            )
         if versions.active is not None and self._custody.fingerprint(value) == versions.active.fingerprint:
             raise ProblemError("body-malformed", "the new value is the one that is in use")
         return value

@@ -41,8 +41,7 @@ REVEALS = {
     "config/console/tokenedit.py",  # a new token, stored where the operator says
     "config/tokenfiles.py",  # a new token, digested
     "minter/admin_client.py",  # a new static value, sent to the running minter
-    "minter/held.py",  # keyed digests of values
-    "minter/kinds/static.py",  # the length of a value
+    "minter/held.py",  # keyed digests of values, and whether one can be sent
     "minter/lease_endpoint.py",  # the credential, handed to the broker
     "minter/rotation.py",  # a line break taken off a new value
     "minter/signing.py",  # key material, given to the library

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Self
 
 import msgspec
 
@@ -12,10 +11,8 @@ from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
 from config.secret import Secret
 from minter.custody import Custody
+from minter.held import is_sendable
 from minter.kinds import Ending, LeaseView, Minted, MintRequest, alias_of, options
-
-#: What can stand in a header, a query or a cookie.
-_SENDABLE: Final = re.compile(r"[\x20-\x7e]+", re.ASCII)
 
 
 class _Reference(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -69,7 +66,7 @@ class StaticKind:
         versions: dict[str, int] = {}
         for name, alias in self._aliases.items():
             value, version = self._custody.secret(alias, request.origin)
-            if not _SENDABLE.fullmatch(value.reveal()):
+            if not is_sendable(value):
                 raise ProblemError("secret-unavailable", f"custody key {alias} has characters that cannot be sent")
             credential[name] = value
             versions[alias] = version

@@ -75,6 +75,17 @@ def accepted(vault, token):
 # --- a static secret ---
 
 
+@pytest.mark.parametrize("value", ["two\nlines", "a\ttab", "ümlaut", "nul\0"])
+async def test_a_value_that_no_call_can_carry_does_not_replace_one_that_works(vault, value):
+    with pytest.raises(ProblemError) as refused:
+        await rotation(vault).request("api", "start", value=Secret(value))
+    assert refused.value.code == "body-malformed"
+    assert "one line of printable ASCII" in refused.value.detail
+    assert value not in str(refused.value)
+    assert (value_of(vault), sorted(vault.files())) == (OLD, ["api-key", "signer.pem"])
+    assert (await rotation(vault).request("api", "status"))["state"] == "idle"
+
+
 async def test_a_static_secret_gets_its_new_value_at_once_and_keeps_the_old_one_until_it_is_finished(vault):
     ended = []
 

@@ -44,6 +44,17 @@ async def test_a_missing_secret_is_a_fault_that_names_the_reference_and_no_value
     assert "other-key" in str(refused.value)
 
 
+@pytest.mark.parametrize("value", ["two\nlines", "ümlaut"])
+async def test_a_secret_that_no_call_can_carry_is_a_fault_at_the_start_and_not_at_each_call(tmp_path, clock, value):
+    world = World(tmp_path / "minter", clock)
+    world.secret("api-key", value)
+    with pytest.raises(ConfigurationError) as refused:
+        await world.start()
+    assert "api-key" in str(refused.value)
+    assert "one line of printable ASCII" in str(refused.value)
+    assert value not in str(refused.value)
+
+
 async def test_an_audit_log_that_was_cut_is_not_gone_on_with(world):
     for _ in range(3):
         await world.lease()
