@@ -99,17 +99,24 @@ async def test_the_earliest_of_several_ends_is_what_the_scheduler_is_armed_for(l
     assert lent.minter.expiry.scheduler.get_job("earliest-end").next_run_time.timestamp() == late.row.expires_at
 
 
-async def test_a_sweep_that_is_hours_late_runs_all_the_same(lent, frozen):
+@pytest.mark.parametrize("lost", ["earliest-end", "tick"])
+@pytest.mark.parametrize("late", [timedelta(), timedelta(hours=7)])
+async def test_either_job_alone_sweeps_what_is_due_however_late(lent, frozen, lost, late):
     live = await lent.lease(profile="jwt", ttl_s=60.0)
-    frozen.tick(timedelta(hours=7))
+    lent.minter.expiry.scheduler.remove_job(lost)
+    lent.minter.expiry._timer.cancel()  # nor does anybody notice that the clock jumped
+    frozen.tick(timedelta(seconds=60) + late)
     await woken(lent, until=gone(lent, live))
 
 
-async def test_the_backstop_ticks_though_the_armed_job_is_lost(lent, frozen):
-    live = await lent.lease(profile="jwt", ttl_s=60.0)
-    lent.minter.expiry.scheduler.remove_job("earliest-end")
-    frozen.tick(timedelta(seconds=60))
-    await woken(lent, until=gone(lent, live))
+async def test_a_system_clock_that_is_set_back_does_not_let_the_scheduler_sleep_for_a_day(lent, frozen):
+    await lent.lease(profile="jwt", ttl_s=3600.0)
+    expiry = lent.minter.expiry
+    frozen.tick(timedelta(days=-1))
+    assert expiry.look()
+    jobs = {job.id: job.next_run_time.timestamp() - time.time() for job in expiry.scheduler.get_jobs()}
+    assert jobs["tick"] <= 5
+    assert jobs["earliest-end"] <= 0
 
 
 async def test_a_jump_forward_by_years_is_one_tick_and_not_one_for_each_missed(lent, frozen):
