@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from config.errors import ExitCode
 from config.problems import PROBLEMS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -49,3 +50,9 @@ def test_every_promise_of_the_security_model_names_a_test_that_exists():
 def test_every_problem_code_is_raised_somewhere():
     source = "\n".join((ROOT / module).read_text() for module in MODULES if not module.endswith("config/problems.py"))
     assert [code for code in PROBLEMS if f'"{code}"' not in source] == []
+
+
+def test_the_readme_names_every_exit_status():
+    text = re.sub(r"\s+", " ", (ROOT / "README.md").read_text())
+    listed = re.findall(r"(\d+) [a-z]", text.partition("Exit status: ")[2].partition(".")[0])
+    assert {int(status) for status in listed} == {v for k, v in vars(ExitCode).items() if k.isupper()}
