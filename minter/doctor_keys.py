@@ -120,7 +120,8 @@ def load_grants(settings: MinterSettings, environ: Mapping[str, str]) -> Grants:
 
 
 def _context(settings: MinterSettings, environ: Mapping[str, str]) -> Context:
-    return Context(environ=dict(environ), base=Path(), keyring_timeout_s=float(settings.keyring_timeout))
+    # A copy: looking takes nothing out of the environment.
+    return Context.of(settings, dict(environ))
 
 
 def _sources(settings: MinterSettings, environ: Mapping[str, str]) -> Sources:

@@ -166,14 +166,7 @@ class Minter:
             undo.callback(audit.close)
             store = Store(path, audit=audit, clock=clock)
             undo.push_async_callback(store.close)
-            sources = Sources(
-                Context(
-                    environ=environ,
-                    base=Path(settings.grants).parent,
-                    keyring_timeout_s=float(settings.keyring_timeout),
-                ),
-                third_party=settings.sources,
-            )
+            sources = Sources(Context.of(settings, environ), third_party=settings.sources)
             custody = Custody(settings, sources=sources, clock=clock)
             read = await reload.read(settings, custody, store)
             await custody.adopt(store, read.staged)

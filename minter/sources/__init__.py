@@ -23,6 +23,7 @@ from typing import ClassVar, Final, Protocol, runtime_checkable
 
 from config.errors import ConfigurationError, Fault
 from config.secret import Secret
+from config.settings import MinterSettings
 
 #: No secret is longer; a place that holds more is not the one that was meant.
 MAX_BYTES: Final = 65536
@@ -56,6 +57,15 @@ class Context:
     environ: MutableMapping[str, str]
     base: Path
     keyring_timeout_s: float = 5.0
+
+    @classmethod
+    def of(cls, settings: MinterSettings, environ: MutableMapping[str, str]) -> Context:
+        """Return what the settings give. Relative paths are the grants file's: those of the settings are absolute."""
+        return cls(
+            environ=environ,
+            base=Path(settings.grants).parent,
+            keyring_timeout_s=float(settings.keyring_timeout),
+        )
 
 
 class Source(Protocol):

@@ -1,7 +1,8 @@
 """``file:PATH``: a file of the minter's user that nobody else can open.
 
 Refused: a file that group or others can open, of another owner than the minter's user or root, a link in the last
-part of the path, anything but a regular file. Relative paths count from the settings' folder.
+part of the path, anything but a regular file. Relative paths count from the folder of the file that names them: the
+settings or the grants.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 import socket
 
@@ -130,6 +131,18 @@ def test_a_key_that_can_be_read_is_named_and_not_shown(console):
     assert done.status == 0
     assert any(row[1] == "keys" and row[2].startswith("api ") and row[3] == "can be read" for row in done.rows)
     assert "sekret-CANARY" not in done.out + done.err
+
+
+def test_a_key_beside_the_grants_is_found_from_wherever_it_is_looked_for(console):
+    secret = console.root / "secrets/inline.key"
+    secret.touch(0o600)
+    secret.write_text("sekret-CANARY\n")
+    grants = json.loads((console.root / "grants.json").read_text())
+    grants["profiles"]["example"]["token"] = {"type": "static", "file": "secrets/inline.key"}
+    (console.root / "grants.json").write_text(json.dumps(grants))
+    elsewhere = Console(console.root / "run", console.environ)
+    done = elsewhere("minter", "doctor", "--config", console.root / "minter.toml")
+    assert ["ok", "keys", "file:secrets/inline.key", "can be read"] in done.rows
 
 
 @pytest.mark.parametrize("text", [None, "", "\n"])
