@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 
 from rich.console import Console
+from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
@@ -55,7 +56,8 @@ class Report:
         code = ran.source.read_text().split('"""', 2)[2].strip()
         self._heading(f"the code ({ran.source.relative_to(ROOT)})")
         if self._console.is_terminal:
-            self._console.print(Syntax(code, "python", theme="ansi_dark", background_color="default", word_wrap=True))
+            shown = Syntax(code, "python", theme="ansi_dark", background_color="default", word_wrap=True)
+            self._console.print(Padding(shown, (0, 0, 0, 4)))
         else:
             for line in code.splitlines():
                 self.line(line, indent=4)

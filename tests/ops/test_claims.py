@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import pty
+import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,7 @@ import pytest
 from ops.demo import claims, client, settings
 from ops.demo.maker import KEY_MARK
 from ops.demo.needle import KEY, Needle
+from ops.demo.report import Report
 from ops.demo.runs import CODE, Ran
 from ops.fakes.memory_record import Received
 
@@ -186,3 +189,14 @@ def test_the_report_is_in_colour_on_a_terminal_and_plain_in_a_pipe():
     os.close(terminal)
     assert b"\x1b[2mready" in shown
     assert b"\x1b[31m" not in shown
+
+
+def test_the_code_of_a_run_is_indented_alike_on_a_terminal_and_in_a_pipe(capsys, monkeypatch):
+    texts = []
+    for forced in ("0", "1"):
+        monkeypatch.setenv("TTY_COMPATIBLE", forced)
+        monkeypatch.setenv("COLUMNS", "160")
+        Report().run(replace(ran(1), source=ROOT / "ops/demo/code/1_store_recall_read.py"))
+        texts.append([line.rstrip() for line in re.sub(r"\x1b\[[0-9;]*m", "", capsys.readouterr().out).splitlines()])
+    assert texts[0] == texts[1]
+    assert "    import client as memory" in texts[0]
