@@ -20,7 +20,7 @@ app = commands.group("Run a command with a run of its own and no key.")
 
 @app.command(context_settings={"allow_interspersed_args": False})
 def exec_(
-    command: Annotated[list[str], typer.Argument(metavar="CMD...", help="The command, best after --.")],
+    command: Annotated[list[str], typer.Argument(metavar="CMD", help="The command, best after --.")],
     *,
     profile: Annotated[list[str], typer.Option("--profile", "-p", help="What the run may call; may be repeated.")],
     param: Annotated[list[str] | None, typer.Option("--param", help="NAME=VALUE: a run parameter.")] = None,
