@@ -19,9 +19,10 @@ from config.origin import Origin, parse_origin
 from config.params import Pattern, compile_pattern
 from config.profiles import Profile, RouteRule, token_faults
 from config.query import compile_query
-from config.routes import parse_route
+from config.routes import PARAM_NAME, parse_route
 from config.sizes import parse_size
 from config.target import LISTABLE
+from config.tokenfiles import ID
 
 T = TypeVar("T")
 V = TypeVar("V")
@@ -30,14 +31,13 @@ ReadPreamble = Callable[[str], bytes]
 CheckObject = Callable[[str, dict[str, Any]], list[Fault]]
 
 PROFILE_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-CALLER_ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._@-]{0,127}", re.ASCII)
 
 _DEFAULT_TTL_S: Final = 900.0
 _LONGEST_TTL_S: Final = 30 * 86400.0
 _LONGEST_BREAK_S: Final = 3600.0
 _LARGEST_BODY: Final = 4 << 30
 _LARGEST_PREAMBLE: Final = 4 << 20
-_PARAM_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+_PARAM_NAME: Final = re.compile(PARAM_NAME, re.ASCII)
 _ENV_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}", re.ASCII)
 _ENV_FIELD: Final = re.compile(r"\{([^{}]*)\}")
 _ENV_FIELDS: Final = frozenset({"base_url", "run_token", "profile"})
@@ -123,7 +123,7 @@ class Compiler:
     def _callers(self, source: ProfileSource) -> frozenset[str]:
         callers = source.allowed_callers
         for index, caller in enumerate(callers):
-            if caller != "*" and not CALLER_ID.fullmatch(caller):
+            if caller != "*" and not ID.fullmatch(caller):
                 self._fault(f"allowed_callers[{index}]", "a caller's id is letters, digits and . _ @ -")
             if caller in callers[:index]:
                 self._fault(f"allowed_callers[{index}]", "stands twice")

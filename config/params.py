@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from config.profiles import Profile
 
 MAX_PATTERN: Final = 1000
-MAX_VALUE: Final = 256
 
 _VALUE: Final = re.compile(r"(?=[^.]|\.+[^.])[A-Za-z0-9\-._~@+=:]{1,256}", re.ASCII)
 _REMEMBERED: Final = 4096

@@ -26,9 +26,10 @@ from urllib.parse import unquote_to_bytes
 
 from config.params import Pattern, compile_pattern
 from config.problems import ProblemError
+from config.routes import PARAM_NAME
 
 _INT: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})", re.ASCII)
-_PARAM: Final = re.compile(r"\{([A-Za-z_][A-Za-z0-9_.-]{0,63})\}", re.ASCII)
+_PARAM: Final = re.compile(r"\{(" + PARAM_NAME + r")\}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9\-._~\[\]$@:!*'(),/]{1,256}", re.ASCII)
 _BRACKET: Final = re.compile(rb"%5B|%5D", re.IGNORECASE)
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")

@@ -31,7 +31,10 @@ SEGMENT: Final = PLAIN + WIDE
 #: A route's text is bounded, so that no list of routes makes a load slow by one entry.
 MAX_LENGTH: Final = 2048
 
-_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
+#: A run parameter's name, as routes, query rules and ``params`` write it.
+PARAM_NAME: Final = r"[A-Za-z_][A-Za-z0-9_.-]{0,63}"
+
+_NAME: Final = re.compile(PARAM_NAME, re.ASCII)
 _LITERAL: Final = re.compile(r"[A-Za-z0-9\-._~@+=:!$&'(),]*", re.ASCII)
 
 

@@ -15,7 +15,6 @@ import msgspec
 from config.durations import parse_duration
 
 Duration = float | str
-Port = Annotated[int, msgspec.Meta(ge=0, le=65535)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
 

@@ -8,9 +8,6 @@ from typing import Final
 _TEXT: Final = re.compile(r"([0-9]{1,9}) ?(B|KiB|MiB|GiB)", re.ASCII)
 _UNIT: Final = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
 
-KIB: Final = _UNIT["KiB"]
-MIB: Final = _UNIT["MiB"]
-
 
 def parse_size(value: str | int) -> int:
     """Return the size in bytes.

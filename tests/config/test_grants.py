@@ -146,6 +146,7 @@ def test_every_secret_that_a_token_refers_to_is_known_at_any_depth():
         ({"allowed_callers": "*"}, ["allowed_callers: expected a list"]),
         ({"allowed_callers": ["*", "a"]}, ['allowed_callers: "*" already means']),
         ({"allowed_callers": ["a", "a"]}, ["allowed_callers[1]: stands twice"]),
+        ({"allowed_callers": ["a" * 100, "b" * 101]}, ["allowed_callers[1]: a caller's id"]),
         ({"allowed_callers": ["a b", ""]}, ["allowed_callers[0]: a caller's id", "allowed_callers[1]: a caller's id"]),
         ({"token": {}}, ["token.type: missing"]),
         ({"token": {"type": 7}}, ["token.type: expected a text"]),
