@@ -99,13 +99,6 @@ class MinterLink:
             raise ProblemError("minter-unavailable", "the stream holds what is no message", retry_after=1) from None
         raise ProblemError("minter-unavailable", "the stream ended", retry_after=1)
 
-    async def ready(self) -> None:
-        """Pass when the minter answers at all.
-
-        Errors: ``ProblemError("minter-unavailable")``.
-        """
-        await self._ask("GET", "/livez", timeout_s=2.0)
-
     async def _ask(
         self, method: str, path: str, body: bytes | None = None, *, timeout_s: float = _TIMEOUT_S
     ) -> tuple[int, str | None, bytes]:

@@ -91,21 +91,3 @@ class Registry:
         except (msgspec.ValidationError, ValueError) as error:
             return [Fault(where, str(error))]
         return []
-
-    def options(self, scheme: str) -> type[msgspec.Struct]:
-        """Return the type of a scheme's options, for schemas and documentation."""
-        options: type[msgspec.Struct] = self._modules[scheme].Options
-        return options
-
-    def describe(self, scheme: str) -> str:
-        """Return what a scheme's file says of itself, whose last line is an example."""
-        return (self._modules[scheme].__doc__ or "").strip()
-
-
-#: Our own schemes.
-BUILT_IN: Final = Registry()
-
-
-def check_placement(where: str, placement: Mapping[str, Any]) -> list[Fault]:
-    """Return what is wrong with a placement, by our own schemes."""
-    return BUILT_IN.check(where, placement)

@@ -19,7 +19,7 @@ from broker.egress import Egress, MinterTransport
 from broker.leases import Leases
 from broker.minter_link import MinterLink
 from broker.open_calls import OpenCalls
-from broker.placements import BUILT_IN, check_placement
+from broker.placements import Registry
 from broker.run import Run
 from config import tokens
 from config.asgi import read_body, send_json, send_problem
@@ -36,6 +36,7 @@ from tests.worlds.recording import Recording, recording
 
 #: The credential that the minter lends: it may reach the API and nobody else.
 KEY = "sekret-AAAA1111"
+PLACEMENTS = Registry()
 
 
 @dataclass
@@ -225,7 +226,7 @@ class World:
     def open_run(self, profiles: dict[str, Any], params: dict[str, str] | None = None, ttl_s: float = 900.0) -> str:
         """Open a run on these profiles and return its token."""
         grants = parse_grants(
-            json.dumps({"profiles": profiles}).encode(), name="grants.json", check_placement=check_placement
+            json.dumps({"profiles": profiles}).encode(), name="grants.json", check_placement=PLACEMENTS.check
         )
         token = tokens.generate(tokens.RUN).reveal()
         run = Run(
@@ -362,7 +363,7 @@ async def world(tmp_path: Path, *, upstream: UpstreamSettings | None = None, **f
             runs=Registry(),
             egress=egress,
             clock=clock,
-            placements=BUILT_IN,
+            placements=PLACEMENTS,
             recorder=recorder,
             open_calls=open_calls,
         )

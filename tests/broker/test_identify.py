@@ -7,13 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.identify import find
-from broker.placements import BUILT_IN
+from broker.placements import Registry
 from config import tokens
 from config.problems import ProblemError
 from tests.worlds.tokens import fixed
 
 TOKEN = fixed(tokens.RUN).encode()
 OTHER = fixed(tokens.RUN, "Another").encode()
+BUILT_IN = Registry()
 BEARER = BUILT_IN.build({"scheme": "bearer"})
 
 
