@@ -53,8 +53,10 @@ class Prepared:
             self.fixed.append(_USER_AGENT)
         # The length frames the answer, whoever lists it.
         self.answers_pass = granted.response_headers - {b"content-length"}
-        health = frozen.health_check
-        self.health = health.text.partition(" ")[2].encode("ascii") if health is not None else None
+        health, now = frozen.health_check, granted.current
+        # As with a route: both grants must name it.
+        named = health is not None and now is not None and now[0].health_check == health
+        self.health = health.text.partition(" ")[2].encode("ascii") if health is not None and named else None
 
 
 def prepare(granted: RunProfile, egress: Egress, placements: Registry) -> Prepared:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 
@@ -11,6 +12,8 @@ from broker.breaker import Breaker
 from broker.budget import BLOCK, LARGEST_BLOCK, Budget
 from broker.trace import MAX_ROWS, Trace
 from config.clock import FakeClock
+from config.grants import compile_profile
+from config.match import Matcher
 from config.problems import ProblemError
 from tests.broker.calling import KEY, World, profile, world
 
@@ -210,6 +213,18 @@ async def test_a_503_is_probed_once_a_second_and_a_well_api_ends_the_pause(tmp_p
         assert (await w.call("GET", "/v1/items")).status == 200
         assert [request.target for request in w.api.requests[2:]] == [b"/healthz", b"/v1/items"]
         assert w.run.trace.kept.shed == 6
+
+
+async def test_a_health_check_that_the_grants_do_not_name_any_more_is_not_sent(tmp_path):
+    async with world(tmp_path, health_check="GET /healthz") as w:
+        w.api.says(b"HTTP/1.1 503 Down\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n")
+        await w.call("GET", "/v1/items")
+        granted = w.run.profiles["api"]
+        now = compile_profile("api", json.dumps(profile(w.api.url, health_check="GET /v1/items")).encode())
+        granted.current = (now, Matcher(now))
+        w.clock.advance(1)
+        assert (await w.call("GET", "/v1/items")).code == "breaker-open"
+        assert [request.target for request in w.api.requests] == [b"/v1/items"]
 
 
 async def test_a_health_check_that_is_not_answered_in_time_is_no_sign_of_health(tmp_path, monkeypatch):
