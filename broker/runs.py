@@ -250,7 +250,11 @@ class Registry:
         """Revoke again what the minter was still minting when the run ended."""
         await asyncio.wait(fetching)
         notice = records.Notice(run_id=run_id, kind="revoke", created_at=self._clock.now())
-        await self._store.write(lambda db: records.notify(db, notice))
+        try:
+            await self._store.write(lambda db: records.notify(db, notice))
+        except ProblemError as problem:
+            # The next process will not know of it; this one tells the minter all the same.
+            log.warning("notice-not-kept", run_id=run_id, code=problem.code)
         self._outbox.add(run_id, "revoke", created_at=notice.created_at)
 
     async def _close_trace(self, run: Run) -> None:

@@ -259,8 +259,13 @@ async def test_an_end_goes_on_when_whoever_asked_for_it_goes_away(house):
     assert (await house.store.read(lambda db: records.find_run(db, run.run_id))).ended_at is not None
 
 
-async def test_a_lease_that_is_being_minted_while_its_run_ends_is_revoked_too(house):
+@pytest.mark.parametrize("writable", [True, False])
+async def test_a_lease_that_is_being_minted_while_its_run_ends_is_revoked_too(house, writable):
     """The minter is told at once, and may then finish a lease that it was asked for before."""
+
+    async def broken(_work):
+        raise ProblemError("state-unavailable")
+
     run, _ = await house.open()
     slot = run.profiles["memory"].lease
     asking = asyncio.create_task(slot.obtain(house.clock))
@@ -268,6 +273,8 @@ async def test_a_lease_that_is_being_minted_while_its_run_ends_is_revoked_too(ho
     ended = await house.registry.end(run, "caller")
     await ended.notice.revoked(within_s=5)
     await house.outbox.settle()
+    if not writable:
+        house.registry._store = type("Broken", (), {"write": staticmethod(broken)})()
     house.minter.may_lend.set()
     with pytest.raises(ProblemError):
         await asking
