@@ -119,7 +119,7 @@ class Trace:
         return self._kept
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the trace as plain JSON types, rows with names: what the API shows."""
+        """Return the trace as plain JSON types, rows with names: what the log line of a run's end carries."""
         shown: dict[str, Any] = msgspec.to_builtins(self._kept)
         shown["rows"] = [dict(zip(Row.__struct_fields__, row, strict=True)) for row in shown["rows"]]
         return shown
