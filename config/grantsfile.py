@@ -97,7 +97,10 @@ class ProfileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     health_check: Annotated[
         str | None, Meta(description="GET and a literal path that may be asked once a second after a 503.")
     ] = None
-    scrub: Annotated[Literal["mask", "off"], Meta(description="What happens to a credential in a response.")] = "mask"
+    scrub: Annotated[
+        Literal["mask", "off"],
+        Meta(description="What happens to a credential in a response. Not in force yet: answers pass as they are."),
+    ] = "mask"
     private_addresses: Annotated[bool, Meta(description="Whether the origin may have a private address.")] = False
     run_token_prefix: Annotated[
         str, Meta(pattern=r"^[A-Za-z0-9_-]*$(?!\n)", max_length=32, description="For SDKs that check a key's shape.")
@@ -107,7 +110,7 @@ class ProfileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Meta(description="What `broker exec` sets; {base_url}, {run_token} and {profile} are filled in."),
     ] = {}
     scopes: Annotated[list[str], Meta(description="Scopes of the credential; never a wildcard.")] = []
-    global_name: Annotated[str | None, Meta(description="The client's name in the code.")] = field(
+    global_name: Annotated[str | None, Meta(description="The client's name in the code. Not in force yet.")] = field(
         name="global", default=None
     )
     preamble_file: Annotated[
