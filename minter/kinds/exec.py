@@ -104,17 +104,14 @@ class ExecKind:
         return Ending("expired_only")
 
     async def _run(self) -> bytes:
-        read_end, write_end = os.pipe()
-        output = asyncio.StreamReader()
         # A pipe of our own: it can be closed although something that the helper left behind holds the other end.
-        pipe, _ = await asyncio.get_running_loop().connect_read_pipe(
-            lambda: asyncio.StreamReaderProtocol(output), os.fdopen(read_end, "rb", buffering=0)
-        )
+        output, stdout = os.pipe()
         try:
-            process = await self._start(write_end)
+            os.set_blocking(output, False)
+            process = await self._start(stdout)
             return await self._result(process, output)
         finally:
-            pipe.close()
+            os.close(output)
 
     async def _start(self, stdout: int) -> asyncio.subprocess.Process:
         try:
@@ -134,7 +131,7 @@ class ExecKind:
         finally:
             os.close(stdout)
 
-    async def _result(self, process: asyncio.subprocess.Process, output: asyncio.StreamReader) -> bytes:
+    async def _result(self, process: asyncio.subprocess.Process, output: int) -> bytes:
         done = False
         try:
             async with asyncio.timeout(float(self._command.timeout)):
@@ -153,13 +150,31 @@ class ExecKind:
         return data
 
 
-async def _read(output: asyncio.StreamReader, limit: int) -> bytes:
+async def _read(output: int, limit: int) -> bytes:
     data = b""
-    while chunk := await output.read(limit + 1 - len(data)):
+    while chunk := await _chunk(output, limit + 1 - len(data)):
         data += chunk
         if len(data) > limit:
             raise _failed("it printed too much")
     return data
+
+
+async def _chunk(output: int, most: int) -> bytes:
+    """Read what is there, waiting for something; empty at the end.
+
+    Not by ``connect_read_pipe``: uvloop closes such a pipe twice, and the second time it closes whatever another
+    thread has opened under that number in between, such as the journal of the state.
+    """
+    loop = asyncio.get_running_loop()
+    while True:
+        with contextlib.suppress(BlockingIOError):
+            return os.read(output, most)
+        readable = asyncio.Event()
+        loop.add_reader(output, readable.set)
+        try:
+            await readable.wait()
+        finally:
+            loop.remove_reader(output)
 
 
 def _failed(why: str) -> ProblemError:
