@@ -8,10 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Final
 
 from broker.placements import Registry
 from config import load
 from config.grants import Grants, Profile, RouteRule
+
+#: Constants of a query rule that were probably meant as a type.
+_LOOK_LIKE_TYPES: Final = frozenset(
+    {"integer", "number", "float", "string", "str", "text", "bool", "boolean", "*", "Int", "Any"}
+)
 
 
 def load_grants(path: Path, *, placements: Sequence[str] = ()) -> Grants:
@@ -45,3 +51,6 @@ def _of_route(rule: RouteRule, profile: Profile) -> Iterator[str]:
         yield "its wildcards take percent-encoding"
     if not rule.credential and profile.token is not None:
         yield "goes out without the credential"
+    for name, query in rule.query.rules.items() if rule.query is not None else ():
+        for value in sorted((query.values or frozenset()) & _LOOK_LIKE_TYPES):
+            yield f"its query {name} takes the text {value} and nothing else of that kind (types are int and any)"

@@ -206,6 +206,7 @@ class Leases:
     async def watch(self) -> None:
         """Follow the minter's stream of ended leases for ever, opening it again whenever it is lost."""
         delay_s, longest_s = _BACKOFF_S
+        told = False
         while True:
             try:
                 first = True
@@ -213,13 +214,15 @@ class Leases:
                     if first:
                         first = False
                         self.stream += 1
-                        delay_s = _BACKOFF_S[0]
+                        delay_s, told = _BACKOFF_S[0], False
                         log.info("watching-leases")
                     self._heard_at = self._clock.boottime()
                     if ended.lease_id:
                         self.end(ended.lease_id)
             except ProblemError as error:
-                log.warning("lease-watch-lost", code=error.code, reason=error.detail)
+                if not told:  # once for each outage
+                    log.warning("lease-watch-lost", code=error.code, reason=error.detail)
+                told = True
             await asyncio.sleep(delay_s * random.uniform(0.5, 1.0))  # noqa: S311 - spreads brokers, guards nothing
             delay_s = min(delay_s * 2, longest_s)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -12,7 +13,7 @@ from broker.cli import options
 from config import load
 from config.cases import CaseResult, evaluate, parse_cases
 from config.console import commands, terminal
-from config.errors import ExitCode
+from config.errors import ConfigurationError, ExitCode
 from config.explain import covers
 from config.grants import Grants, Profile
 
@@ -34,10 +35,16 @@ def check(
     """Load a grants file as the broker would, offline, and say what it grants. Every fault is named (status 3).
 
     For each profile: its routes, which documented routes each wildcard covers, and what was perhaps not meant. What
-    stands in `token` is the minter's to check. With --cases a call that comes out wrong ends with status 5.
+    stands in `token` is the minter's to check. With --cases a call that comes out wrong ends with status 5. With --json
+    faults are an object too: {"faults": [{"where", "what", "hint"}]}.
     """
-    grants = checking.load_grants(file, placements=placement or ())
-    results = evaluate(grants, parse_cases(load.read_file(cases), name=str(cases))) if cases is not None else []
+    try:
+        grants = checking.load_grants(file, placements=placement or ())
+        results = evaluate(grants, parse_cases(load.read_file(cases), name=str(cases))) if cases is not None else []
+    except ConfigurationError as error:
+        if json:
+            terminal.out_json({"faults": [asdict(fault) for fault in error.faults]})
+        raise
     if json:
         terminal.out_json(_as_json(grants, results))
     else:

@@ -62,6 +62,10 @@ def test_every_fault_is_named_with_its_place(console):
     for place in ("profiles.mem.base_url", "profiles.mem.alow", "profiles.mem.placement"):
         assert f"grants.json: {place}" in done.err
     assert "did you mean allow?" in done.err
+    listed = console("broker", "check", "grants.json", "--json")
+    assert listed.status == 3
+    faults = json.loads(listed.out)["faults"]
+    assert {"where": "grants.json: profiles.mem.alow", "what": "unknown name", "hint": "did you mean allow?"} in faults
 
 
 @pytest.mark.parametrize(
@@ -74,6 +78,7 @@ def test_every_fault_is_named_with_its_place(console):
         ({"token": None}, "without a credential"),
         ({"allow": [{"route": "GET /a/*", "wide": True}]}, "GET /a/*: its wildcards are wide"),
         ({"allow": [{"route": "GET /a/*", "encoded": True}]}, "percent-encoding"),
+        ({"allow": [{"route": "GET /a", "query": {"n": "integer"}}]}, "its query n takes the text integer"),
         ({"allow": [{"route": "GET /a", "credential": False}]}, "GET /a: goes out without the credential"),
     ],
 )
