@@ -7,7 +7,8 @@ Rules of this module:
 2. An unfinished end that a power loss left is recognised at open and cut off in the same way: lines after the last
    one that is known to have been synced, from the first that does not belong to the chain.
 3. A log that lacks a line its installation knows is never continued silently.
-4. While it runs, the log is ours alone: another length than we left, or a removed file, stops it.
+4. While it runs, the log is ours alone, in its place: one that is shorter than we left it, or is no longer the file
+   of that name, stops everything until it is back. What another program put behind our last line is cut off again.
 
 The form of a line and the check of a whole log are in ``minter/audit_verify.py``.
 """
@@ -125,6 +126,9 @@ class AuditLog:
         try:
             if self._write(self._fd, data) != len(data):
                 raise OSError(errno.ENOSPC, "short write")  # noqa: TRY301 - one way out for every failure of the disk
+            if os.lseek(self._fd, 0, os.SEEK_CUR) != self._size + len(data):
+                # Behind what another program wrote a moment ago: it would be cut off together with that.
+                raise AuditUnavailable("another program writes to the audit log")
             self._sync(self._fd)
         except OSError as error:
             raise AuditUnavailable(f"the audit log cannot be written ({_name(error)})") from None
@@ -135,8 +139,10 @@ class AuditLog:
     def _heal(self) -> None:
         """Cut off what lies behind the last synced line: nobody was told that it stands."""
         status = os.fstat(self._fd)
-        if status.st_nlink == 0 or status.st_size < self._size:
-            raise AuditUnavailable("the audit log was removed or cut by another program")
+        if not self._in_its_place(status):
+            raise AuditUnavailable("the audit log was removed, moved or replaced: put it back where it was")
+        if status.st_size < self._size:
+            raise AuditUnavailable("the audit log was cut by another program")
         if status.st_size == self._size:
             return
         torn = hashlib.sha256()
@@ -148,6 +154,14 @@ class AuditLog:
             raise AuditUnavailable(f"the audit log cannot be mended ({_name(error)})") from None
         fields: dict[str, Value] = {"torn_bytes": status.st_size - self._size, "torn_sha256": torn.hexdigest()}
         self._first = [*(e for e in self._first if e.code != "audit.healed"), Event("audit.healed", fields)]
+
+    def _in_its_place(self, status: os.stat_result) -> bool:
+        """Say whether a reviewer who opens the log by its name sees this file."""
+        try:
+            named = self.path.lstat()
+        except OSError:
+            return False
+        return os.path.samestat(status, named)
 
     def _take_over(self, installation: str, known: Head | None, *, accept_loss: bool) -> list[Event]:
         """Find the last line that stands. Return what is to be recorded about a loss."""

@@ -320,12 +320,62 @@ def test_lines_that_somebody_else_appended_are_cut_off_and_named_by_their_hash(p
     assert codes_of(path) == ["audit.opened", "audit.healed", "key.pinned"]
 
 
-@pytest.mark.parametrize("attack", [lambda path: path.unlink(), lambda path: os.truncate(path, 10)])
-def test_a_log_that_is_removed_or_cut_under_a_running_minter_stops_it(path, attack):
+def replaced(path):
+    copy = path.with_name("copy")
+    copy.write_bytes(path.read_bytes())
+    copy.chmod(0o600)
+    copy.rename(path)
+
+
+def taken_aside(path):
+    path.with_name("aside").hardlink_to(path)
+    path.unlink()
+
+
+@pytest.mark.parametrize(
+    "attack",
+    [
+        lambda path: path.unlink(),
+        lambda path: os.truncate(path, 10),
+        lambda path: path.rename(path.with_name("audit.jsonl.1")),
+        taken_aside,
+        replaced,
+    ],
+)
+def test_a_log_that_is_removed_moved_replaced_or_cut_under_a_running_minter_stops_it(path, attack):
     log = open_log(path)
     attack(path)
-    with pytest.raises(AuditUnavailable, match="removed or cut"):
+    with pytest.raises(AuditUnavailable, match=r"removed, moved or replaced|was cut"):
         log.append([PINNED], now=NOW)
+
+
+def test_a_log_that_is_put_back_goes_on(path):
+    log = open_log(path)
+    aside = path.rename(path.with_name("audit.jsonl.1"))
+    with pytest.raises(AuditUnavailable):
+        log.append([PINNED], now=NOW)
+    aside.rename(path)
+    log.append([PINNED], now=NOW)
+    assert codes_of(path) == ["audit.opened", "key.pinned"]
+
+
+def test_a_line_that_lands_behind_another_programs_is_not_taken_for_written(path):
+    other: list[bytes] = []
+
+    def write(fd, data):
+        # Another program is a moment faster.
+        os.write(fd, b"".join(other))
+        return os.write(fd, data)
+
+    log = open_log(path, write=write)
+    other.append(b'{"forged":1}\n')
+    with pytest.raises(AuditUnavailable, match="another program writes"):
+        log.append([PINNED], now=NOW)
+    other.clear()
+    log.append([PINNED], now=NOW)
+    log.append([PINNED], now=NOW)
+    assert codes_of(path) == ["audit.opened", "audit.healed", "key.pinned", "key.pinned"]
+    assert check(path, head=Head(*log.head())).bad is None
 
 
 def test_a_clock_that_goes_back_is_recorded_once_for_each_step(path):
