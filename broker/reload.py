@@ -37,22 +37,23 @@ class Reloader:
         """Read everything again and go by it; return the faults, with which nothing has changed."""
         async with self._alone:
             faults: list[Fault] = []
-            callers = grants = None
+            callers = current = None
             try:
-                grants = self._read_grants()
+                # A large file takes seconds to read and compile: calls and streams go on meanwhile.
+                current = await asyncio.to_thread(lambda: Current(self._read_grants()))
             except ConfigurationError as error:
                 faults += error.faults
             try:
                 callers = self._callers.read()
             except ConfigurationError as error:
                 faults += error.faults
-            if grants is None or callers is None:
+            if current is None or callers is None:
                 log.error("reload-refused", faults=[str(fault) for fault in faults])
                 self._metrics.reloaded("refused")
                 return faults
             before = self._registry.current.grants.digest
             self._callers.take(callers)
-            await self._registry.regrant(Current(grants))
+            await self._registry.regrant(current)
             self._metrics.reloaded("ok")
-            log.info("reloaded", grants=grants.digest, before=before, profiles=len(grants.profiles))
+            log.info("reloaded", grants=current.grants.digest, before=before, profiles=len(current.grants.profiles))
             return ()

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import asyncio
+import threading
+
 import pytest
 
 from tests.broker.asking import OPERATOR, Desk
@@ -129,6 +132,21 @@ async def test_metrics_name_profiles_and_codes_and_no_ids(desk):
         assert line in text.splitlines(), line
     assert run.run_id not in text
     assert "process_resident_memory_bytes" in text
+
+
+async def test_calls_go_on_while_a_reload_reads_and_compiles(desk):
+    read_grants, answered = desk.read_grants, threading.Event()
+
+    def slow():
+        assert answered.wait(20), "the loop stood still"
+        return read_grants()
+
+    desk.reloader._read_grants = slow
+    reloading = asyncio.create_task(desk.operator("POST", "/v1/admin/reload"))
+    assert (await desk.operator("GET", "/readyz")).status == 200
+    assert not reloading.done()
+    answered.set()
+    assert (await reloading).json == {"reloaded": True}
 
 
 async def test_a_reload_changes_everything_or_nothing(desk):
