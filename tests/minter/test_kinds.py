@@ -1,5 +1,6 @@
 """Token kinds: the contract over every kind, then what each makes and refuses."""
 
+import asyncio
 import contextlib
 import inspect
 import json
@@ -482,10 +483,12 @@ async def test_a_helper_that_prints_too_much_is_killed(vault):
 
 
 async def test_a_helper_that_takes_too_long_is_killed_with_all_that_it_started(vault):
-    body = f"sh -c 'echo $$ > {vault.directory}/child; exec sleep 60' & sleep 0.05; wait"
-    assert "too long" in await refused(vault, body, timeout=0.4, env={"PATH": os.environ["PATH"]})
+    body = f"sh -c 'echo $$ > {vault.directory}/child; exec sleep 60' & wait"
+    assert "too long" in await refused(vault, body, timeout=1, env={"PATH": os.environ["PATH"]})
     child = int((vault.directory / "child").read_text())
-    assert not runs(child)
+    async with asyncio.timeout(5):
+        while runs(child):  # noqa: ASYNC110 - the kernel ends it when it gets to it, and announces nothing
+            await asyncio.sleep(0.005)
 
 
 def runs(pid):
