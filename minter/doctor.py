@@ -65,6 +65,8 @@ def _files(settings: MinterSettings, owner: int) -> Iterator[Finding]:
     for directory, group_allowed in open_to_group.items():
         yield doctor.private_directory("files", directory, owner=owner, group=group_allowed)
     yield from doctor.sockets("sockets", [*settings.listen, *settings.admin_listen], owner=owner)
+    if settings.tls.key:
+        yield doctor.private_file("files", settings.tls.key, owner=owner)
 
 
 def _brokers(settings: MinterSettings) -> Iterator[Finding]:

@@ -89,6 +89,15 @@ def test_a_mode_that_lets_others_in_is_a_fault_with_the_way_out(console, program
     assert fault["hint"].startswith("chmod ")
 
 
+@pytest.mark.parametrize("program", ["minter", "broker"])
+def test_a_tls_key_that_others_can_read_is_a_fault(console, program):
+    with (console.root / f"{program}.toml").open("a") as file:
+        file.write('[tls]\ncertificate = "tls.pem"\nkey = "tls.key"\n')
+    (console.root / "tls.key").touch(0o644)
+    (fault,) = faults(console, program)
+    assert (fault["where"], fault["hint"].split()[0]) == (str(console.root / "tls.key"), "chmod")
+
+
 def test_a_directory_above_that_others_may_change_is_a_fault(console):
     console.root.chmod(0o777)
     assert {fault["where"].rpartition("/")[2] for fault in faults(console)} == {"state", "run"}
