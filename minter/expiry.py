@@ -16,7 +16,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import structlog
 from apscheduler.schedulers.asyncio import AsyncIOScheduler
@@ -136,8 +136,3 @@ class Expiry:
             if self.scheduler.running:
                 self.scheduler.shutdown(wait=False)
         await asyncio.sleep(0)
-
-
-def jobs(expiry: Expiry) -> dict[str, Any]:
-    """Return when each job runs next, for ``/readyz?verbose``."""
-    return {job.id: job.next_run_time.isoformat() for job in expiry.scheduler.get_jobs() if job.next_run_time}

@@ -40,7 +40,8 @@ from minter.revocation import Endings
 from minter.rotation import Rotation
 from minter.service import LeaseService
 from minter.sources import Context, Sources
-from minter.store import Store, identity, lock_state, migrate, state_path
+from minter.state_lock import lock_state, state_path
+from minter.store import Store, identity, migrate
 from minter.watch import WatchHub
 
 #: How long a lease that is over stays in the table; its story stays in the audit log.

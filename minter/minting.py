@@ -21,8 +21,8 @@ from minter.audit_events import Event, Value
 from minter.book import Live
 from minter.custody import Custody
 from minter.kinds import Minted, MintRequest
+from minter.lease_events import asked, facts, made
 from minter.lease_rows import LeaseRow
-from minter.revocation import facts
 from minter.store import Connection
 
 #: However long a kind says that it may take, nobody waits longer.
@@ -149,7 +149,7 @@ def intent(row: LeaseRow, replaced: Live | None) -> Write:
         lease_rows.orphan_intents(connection, broker=row.broker, run_id=row.run_id, profile=row.profile)
         _make_room(connection, replaced)
         lease_rows.insert(connection, row)
-        return None, [Event("lease.requested", _asked(row)), Event("lease.intent", _asked(row))]
+        return None, [Event("lease.requested", asked(row)), Event("lease.intent", asked(row))]
 
     return work
 
@@ -169,7 +169,7 @@ def outcome(row: LeaseRow, minted: Minted, custody: Custody) -> Write:
 
     def work(connection: Connection) -> tuple[None, list[Event]]:
         lease_rows.update(connection, [row])
-        return None, [Event("lease.minted", _made(row)), *_used(connection, row, minted, custody)]
+        return None, [Event("lease.minted", made(row)), *_used(connection, row, minted, custody)]
 
     return work
 
@@ -181,7 +181,7 @@ def whole(row: LeaseRow, replaced: Live | None, minted: Minted, custody: Custody
         _make_room(connection, replaced)
         lease_rows.insert(connection, row)
         used = _used(connection, row, minted, custody)
-        return None, [Event("lease.requested", _asked(row)), Event("lease.minted", _made(row)), *used]
+        return None, [Event("lease.requested", asked(row)), Event("lease.minted", made(row)), *used]
 
     return work
 
@@ -191,9 +191,9 @@ def failure(row: LeaseRow, error: ProblemError, *, local: bool) -> Write:
     made_nothing = error.code != "issuer-failed"
 
     def work(connection: Connection) -> tuple[None, list[Event]]:
-        events = [Event("lease.mint-failed", {**_asked(row), "problem": error.code})]
+        events = [Event("lease.mint-failed", {**asked(row), "problem": error.code})]
         if local:
-            return None, [Event("lease.requested", _asked(row)), *events]
+            return None, [Event("lease.requested", asked(row)), *events]
         if made_nothing:
             lease_rows.delete(connection, row.id)
         else:
@@ -206,7 +206,7 @@ def failure(row: LeaseRow, error: ProblemError, *, local: bool) -> Write:
 
 def again(row: LeaseRow) -> Write:
     """Return the write before a live lease is handed out again."""
-    return _only(Event("lease.reissued", _made(row)))
+    return _only(Event("lease.reissued", made(row)))
 
 
 def recorded(broker: str, run_id: str, record: RunRecord) -> Write:
@@ -239,21 +239,3 @@ def _make_room(connection: Connection, replaced: Live | None) -> None:
 
 def _used(connection: Connection, row: LeaseRow, minted: Minted, custody: Custody) -> list[Event]:
     return custody.record_use(connection, minted.key_versions, origin=row.origin, now=row.created_at)
-
-
-def _asked(row: LeaseRow) -> dict[str, Value]:
-    return {
-        **facts(row),
-        "params_digest": row.params_digest,
-        "origin": row.origin,
-        "grant_digest": row.grant_digest,
-    }
-
-
-def _made(row: LeaseRow) -> dict[str, Value]:
-    made: dict[str, Value] = {**_asked(row), "fingerprint": row.fingerprint, "expires_at": row.expires_at}
-    if row.key_alias is not None:
-        made["key_alias"], made["key_version"] = row.key_alias, row.key_version
-        if "," in row.key_versions:
-            made["key_versions"] = msgspec.json.decode(row.key_versions, type=list[str])
-    return made

@@ -14,8 +14,8 @@ import structlog
 from minter import lease_rows
 from minter.audit_events import Event
 from minter.book import Book, Live
+from minter.lease_events import facts
 from minter.lease_rows import LeaseRow
-from minter.revocation import facts
 from minter.store import Connection, Store
 
 _PAGE: Final = 2000

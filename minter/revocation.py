@@ -26,9 +26,10 @@ from config.contract import RevokedLease
 from config.problems import ProblemError
 from config.secret import Secret
 from minter import lease_rows
-from minter.audit_events import Event, Value
+from minter.audit_events import Event
 from minter.book import Book, Key, Live
 from minter.kinds import Kind, RevocationError
+from minter.lease_events import facts, over
 from minter.lease_rows import LeaseRow, Moment
 from minter.metrics import Metrics
 from minter.store import Connection, Store
@@ -102,7 +103,7 @@ class Endings:
 
     async def close(self, leases: Iterable[Live], reason: str, *, uid: int | None = None) -> list[Change]:
         """End live leases now; wait until that is written, not for what is to be done upstream."""
-        changes = [await self.closing(live, reason, uid=uid) for live in self.stop(leases, reason)]
+        changes = [await self._change(live, reason, uid=uid) for live in self.stop(leases, reason)]
         await self.write(changes)
         return changes
 
@@ -119,12 +120,12 @@ class Endings:
         self._closing[live.row.id] = live.key
         self._closing_keys[live.key] += 1
 
-    async def closing(self, live: Live, reason: str, *, uid: int | None = None) -> Change:
+    async def _change(self, live: Live, reason: str, *, uid: int | None = None) -> Change:
         """Work out how a lease that was stopped ends; writes nothing: :meth:`write` does."""
         row = dataclasses.replace(live.row, end_reason=reason, ended_at=self._clock.now(), next_attempt_at=None)
-        over = await self._over_here(row, live.credential, uid=uid)
-        if over is not None:
-            return over
+        change = await self._over_here(row, live.credential, uid=uid)
+        if change is not None:
+            return change
         row.state, row.next_attempt_at = "revoking", row.ended_at
         self._credentials[row.id] = live.credential
         return Change(row, (), attempt=True)
@@ -140,9 +141,9 @@ class Endings:
                 if error.code != "audit-unavailable":
                     self._unwritten += part
                     continue
-            self.settled(part)
+            self._settled(part)
 
-    def settled(self, changes: Iterable[Change]) -> None:
+    def _settled(self, changes: Iterable[Change]) -> None:
         """Note that changes are committed, and begin what is to be tried upstream."""
         for change in changes:
             row = change.row
@@ -204,7 +205,7 @@ class Endings:
             elif row.id not in self._busy:
                 due.append(Live(row, None))
                 self._begin(due[-1])
-        await self.write([await self.closing(live, "expired") for live in due])
+        await self.write([await self._change(live, "expired") for live in due])
         return bool(due) and len(rows) >= _BATCH
 
     async def _try_due(self) -> bool:
@@ -213,7 +214,7 @@ class Endings:
         # Those being tried are among them: an upstream that hangs must not keep others from being looked at.
         limit = _BATCH + len(self._busy)
         rows = await self._store.read(lambda found: lease_rows.attempts_due(found, now=now, limit=limit))
-        over = []
+        done = []
         for row in rows:
             live = self._book.get(row.id)
             if live is not None:
@@ -227,9 +228,9 @@ class Endings:
             if change is None:
                 self._start(row)
             else:
-                over.append(change)
-        await self.write(over)
-        return bool(over) and len(rows) >= limit
+                done.append(change)
+        await self.write(done)
+        return bool(done) and len(rows) >= limit
 
     async def _over_here(
         self, row: LeaseRow, credential: Mapping[str, Secret] | None, *, uid: int | None = None
@@ -241,9 +242,9 @@ class Endings:
             # A kind that fails here is tried again like an upstream; the lease is out of use already.
             with contextlib.suppress(Exception):
                 how = (await kind.revoke(row, credential)).how
-                return Change(row, (_over(row, how, expired=row.end_reason in _ENDED_IN_TIME, uid=uid),))
+                return Change(row, (over(row, how, expired=row.end_reason in _ENDED_IN_TIME, uid=uid),))
         if end is not None and end <= self._clock.now():
-            return Change(row, (_over(row, "expired_only", expired=True),))
+            return Change(row, (over(row, "expired_only", expired=True),))
         return None
 
     async def _write_again(self) -> None:
@@ -264,7 +265,7 @@ class Endings:
         except RevocationError as error:
             event = self._failed(row, error)
         else:
-            event = _over(row, how, expired=row.end_reason in _ENDED_IN_TIME)
+            event = over(row, how, expired=row.end_reason in _ENDED_IN_TIME)
         await self.write([Change(row, (event,))])
 
     async def _revoke(self, row: LeaseRow) -> str:
@@ -321,31 +322,6 @@ class Endings:
 def _apply(changes: Sequence[Change], connection: Connection) -> tuple[None, list[Event]]:
     lease_rows.update(connection, [change.row for change in changes])
     return None, [event for change in changes for event in change.events]
-
-
-def facts(row: LeaseRow) -> dict[str, Value]:
-    """Return what every event of a lease says about it."""
-    found: dict[str, Value] = {
-        "lease_id": row.id,
-        "broker": row.broker,
-        "run_id": row.run_id,
-        "caller": row.caller,
-        "profile": row.profile,
-        "kind": row.kind,
-    }
-    if row.trace_id is not None:
-        found["trace_id"] = row.trace_id
-    return found
-
-
-def _over(row: LeaseRow, how: str, *, expired: bool, uid: int | None = None) -> Event:
-    """Mark the row as over; return the event."""
-    row.state = "expired" if expired else "revoked"
-    row.how, row.next_attempt_at = how, None
-    fields = {**facts(row), "how": how, "reason": row.end_reason, "fingerprint": row.fingerprint}
-    if not expired:
-        fields |= {"attempts": row.attempts} | ({} if uid is None else {"uid": uid})
-    return Event("lease.expired" if expired else "lease.revoked", fields)
 
 
 def _report(row: LeaseRow) -> RevokedLease:

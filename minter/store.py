@@ -9,14 +9,13 @@ Rules of this module:
 3. A transaction is committed (``synchronous=FULL``), then its audit events are appended and synced, and only then
    does anybody learn of the outcome. When the log cannot be written, the rows stand and the one who asked is refused
    (``audit-unavailable``); the events are owed and written before any later ones.
-4. One process per state: an exclusive lock on a file beside it, which names the process that holds it.
+4. One process per state: see ``minter/state_lock.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import queue
 import secrets
@@ -38,7 +37,7 @@ from config.problems import ProblemError
 from minter.audit_events import Event
 from minter.audit_verify import Head
 
-__all__ = ["Audit", "Connection", "Store", "Work", "identity", "lock_state", "migrate", "state_path"]
+__all__ = ["Audit", "Connection", "Store", "Work", "identity", "migrate"]
 
 T = TypeVar("T")
 
@@ -286,31 +285,6 @@ def engine_for(path: Path) -> Engine:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
     return engine
-
-
-def state_path(state: str) -> Path:
-    """Return the path of ``sqlite:PATH``."""
-    scheme, _, path = state.partition(":")
-    if scheme != "sqlite" or not path:
-        raise ConfigurationError([Fault("state", "expected sqlite:PATH")])
-    return Path(path)
-
-
-def lock_state(path: Path) -> int:
-    """Make the state's directory when it is missing, and hold the lock beside the state; return its descriptor."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.parent.stat().st_mode & 0o022:
-        raise ConfigurationError([Fault("state", "its directory may be written by others", "chmod 0700")])
-    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        holder = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
-        os.close(lock)
-        raise ConfigurationError([Fault("state", f"in use by process {holder}", "one minter per state")]) from None
-    os.truncate(lock, 0)
-    os.pwrite(lock, str(os.getpid()).encode(), 0)
-    return lock
 
 
 def migrate(path: Path) -> None:

@@ -168,7 +168,7 @@ async def test_a_broker_over_tcp_needs_a_verified_certificate_besides_its_token(
 
 
 def test_the_state_is_sqlite_and_nothing_else():
-    from minter.store import state_path
+    from minter.state_lock import state_path
 
     for state in ("postgresql://db", "sqlite:", "state.db"):
         with pytest.raises(ConfigurationError, match="sqlite:PATH"):

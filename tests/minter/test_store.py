@@ -11,7 +11,8 @@ import pytest
 from config.errors import ConfigurationError
 from config.problems import ProblemError
 from minter.audit_events import Event
-from minter.store import SCHEMA, Store, engine_for, lock_state, migrate, state_path
+from minter.state_lock import lock_state, state_path
+from minter.store import SCHEMA, Store, engine_for, migrate
 from minter.tables import metadata
 
 PINNED = Event("key.pinned", {"alias": "a", "origins": ["https://api.example.com"]})
@@ -123,7 +124,7 @@ async def test_events_that_could_not_be_written_come_before_later_ones(store, ta
 async def test_a_second_minter_cannot_open_the_same_state_and_is_told_who_has_it(store, tmp_path):
     program = (
         "import sys; from pathlib import Path; from config.errors import ConfigurationError\n"
-        "from minter.store import lock_state\n"
+        "from minter.state_lock import lock_state\n"
         "try: lock_state(Path(sys.argv[1]))\n"
         "except ConfigurationError as error: print(error); sys.exit(3)\n"
     )

@@ -18,7 +18,8 @@ from minter.audit import AuditLog
 from minter.custody import Custody
 from minter.lease_rows import LeaseRow, insert
 from minter.sources import Context, Sources
-from minter.store import Store, identity, lock_state, migrate
+from minter.state_lock import lock_state
+from minter.store import Store, identity, migrate
 
 ORIGIN = "https://api.example.com"
 CANARY = "canary-0123456789"
