@@ -21,10 +21,12 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What all tables of settings share: durations become seconds, relative paths are anchored.
 
-    ``DURATIONS``, ``PATHS`` (plain paths) and ``REFERENCES`` (``scheme:path``, or a list of them) name the fields.
+    ``DURATIONS``, ``PATHS`` (plain paths) and ``REFERENCES`` (``scheme:path``, or a list of them) name the fields;
+    ``NEVER_ZERO`` are durations of which none at all would mean no limit, or that nothing is ever in time.
     """
 
     DURATIONS: ClassVar[tuple[str, ...]] = ()
+    NEVER_ZERO: ClassVar[tuple[str, ...]] = ()
     PATHS: ClassVar[tuple[str, ...]] = ()
     REFERENCES: ClassVar[tuple[str, ...]] = ()
 
@@ -36,6 +38,8 @@ class _Settings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
                     seconds = parse_duration(value)
                 except ValueError as error:
                     raise ValueError(f"{name}: {error}") from None
+                if not seconds and name in self.NEVER_ZERO:
+                    raise ValueError(f"{name}: expected more than zero seconds")
                 msgspec.structs.force_setattr(self, name, seconds)
 
     def anchored(self, base: Path) -> Self:
@@ -91,6 +95,7 @@ class ListenSettings(_Settings, frozen=True, kw_only=True):
     """
 
     DURATIONS: ClassVar = ("header_deadline", "body_deadline", "keep_alive")
+    NEVER_ZERO: ClassVar = ("header_deadline", "body_deadline")
 
     max_connections: Positive = 2048
     max_header_bytes: Positive = 32768
@@ -110,6 +115,7 @@ class UpstreamSettings(_Settings, frozen=True, kw_only=True):
     """
 
     DURATIONS: ClassVar = ("connect_timeout", "header_timeout", "idle_timeout", "keep_alive")
+    NEVER_ZERO: ClassVar = ("connect_timeout", "header_timeout", "idle_timeout")
     PATHS: ClassVar = ("ca_file",)
 
     connect_timeout: Duration = 5.0
@@ -171,6 +177,7 @@ class KeySettings(_Settings, frozen=True, kw_only=True):
     """
 
     DURATIONS: ClassVar = ("rotate_every",)
+    NEVER_ZERO: ClassVar = ("rotate_every",)
     REFERENCES: ClassVar = ("source",)
 
     source: str
@@ -190,6 +197,7 @@ class CommandSettings(_Settings, frozen=True, kw_only=True):
     """
 
     DURATIONS: ClassVar = ("timeout",)
+    NEVER_ZERO: ClassVar = ("timeout",)
 
     argv: Annotated[list[str], msgspec.Meta(min_length=1)]
     env: dict[str, str] = {}
@@ -224,6 +232,7 @@ class MinterSettings(_Settings, frozen=True, kw_only=True):
 
     PREFIX: ClassVar = "MINTER_"
     DURATIONS: ClassVar = ("drain", "safety_margin", "keyring_timeout", "verifier_cache", "rotation_overlap")
+    NEVER_ZERO: ClassVar = ("keyring_timeout",)
     PATHS: ClassVar = ("grants", "brokers", "audit")
     REFERENCES: ClassVar = ("listen", "admin_listen", "public_listen", "state")
 

@@ -115,6 +115,23 @@ def test_each_limit_of_the_settings_is_in_force():
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("broker.toml", "[upstream]\nconnect_timeout = 0\n"),
+        ("broker.toml", '[limits]\nbody_deadline = "0s"\n'),
+        ("minter.toml", "keyring_timeout = 0.0\n"),
+        ("minter.toml", '[keys.a]\nsource = "env:A"\nrotate_every = "0d"\n'),
+    ],
+)
+def test_a_time_limit_of_nothing_is_a_fault_and_not_no_limit(tmp_path, name, text):
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ConfigurationError, match="expected more than zero seconds"):
+        load_settings(BrokerSettings if name == "broker.toml" else MinterSettings, tmp_path / name, {})
+    (tmp_path / name).write_text("drain = 0\n")
+    assert load_settings(BrokerSettings, tmp_path / name, {}).drain == 0
+
+
 def test_a_nested_value_is_overridden_with_two_underscores(tmp_path):
     (tmp_path / "minter.toml").write_text("")
     environ = {"MINTER_LEASE_LIMITS__MINT_RATE": "9", "MINTER_KEYS__A__SOURCE": "env:A", "PATH": "/bin"}
