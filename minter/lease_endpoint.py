@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-import msgspec
-
-from config.asgi import Receive, Scope, Send, describe, read_body, send_problem
+from config.asgi import Receive, Scope, Send, describe, read_body, send_json, send_problem
 from config.clock import Clock, rfc3339
 from config.contract import LEASES, LeaseReply, LeaseRequest, decode
 from config.problems import ProblemError
@@ -21,7 +19,6 @@ from minter.service import LeaseService
 #: A lease request is a few hundred bytes; run parameters are at most 256 characters each.
 MAX_BODY: Final = 64 * 1024
 _JSON: Final = b"application/json"
-_encoder: Final = msgspec.json.Encoder()
 
 
 class LeaseEndpoint:
@@ -40,7 +37,7 @@ class LeaseEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
         try:
-            body = await self._answer(scope, receive)
+            reply = await self._answer(scope, receive)
         except ProblemError as error:
             await send_problem(send, error, "minter")
             return
@@ -49,16 +46,9 @@ class LeaseEndpoint:
         except Exception as error:  # noqa: BLE001 - the last net: described by its type and place only
             await send_problem(send, describe(error), "minter")
             return
-        headers = [
-            (b"content-type", _JSON),
-            (b"content-length", b"%d" % len(body)),
-            (b"cache-control", b"no-store"),
-            (b"x-content-type-options", b"nosniff"),
-        ]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await send_json(send, 200, reply)
 
-    async def _answer(self, scope: Scope, receive: Receive) -> bytes:
+    async def _answer(self, scope: Scope, receive: Receive) -> LeaseReply:
         broker = self._brokers.authenticate(scope, operation=f"POST {LEASES}")
         request = None
         try:
@@ -72,21 +62,19 @@ class LeaseEndpoint:
             raise
         return self._reply(live)
 
-    def _reply(self, live: Live) -> bytes:
+    def _reply(self, live: Live) -> LeaseReply:
         row = live.row
         left_s = live.remaining(self._clock, highest_wall=0.0)
         if live.credential is None or left_s <= 0:
             raise ProblemError("run-over")
-        return _encoder.encode(
-            LeaseReply(
-                lease_id=row.id,
-                # The one place where a credential leaves the minter.
-                credential={name: secret.reveal() for name, secret in live.credential.items()},
-                expires_at=rfc3339(row.expires_at),
-                expires_in_s=left_s,
-                kind=row.kind,
-                fingerprint=row.fingerprint,
-            )
+        return LeaseReply(
+            lease_id=row.id,
+            # The one place where a credential leaves the minter.
+            credential={name: secret.reveal() for name, secret in live.credential.items()},
+            expires_at=rfc3339(row.expires_at),
+            expires_in_s=left_s,
+            kind=row.kind,
+            fingerprint=row.fingerprint,
         )
 
 
