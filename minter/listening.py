@@ -49,7 +49,11 @@ class Listening:
         tls = TLSFiles.of(minter.settings.tls)
         # Public keys are for anyone: no client certificate is asked for.
         open_tls = None if tls is None else dataclasses.replace(tls, client_ca="")
-        common: dict[str, Any] = {"by": "minter", "refuse_forwarded": True}
+        common: dict[str, Any] = {
+            "by": "minter",
+            "refuse_forwarded": True,
+            "on_refused": minter.metrics.request_refused,
+        }
         brokers = ListenerGroup(
             app=minter.broker_api,
             listeners=self.brokers,

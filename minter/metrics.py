@@ -31,6 +31,9 @@ class Metrics:
         self._leases = Gauge("minter_leases", "Leases that are not over", ["state", "kind"], registry=registry)
         self._mints = Counter("minter_mints", "Credentials asked for", ["kind", "result"], registry=registry)
         self._refused = Counter("minter_leases_refused", "Requests refused", ["code"], registry=registry)
+        self._unread = Counter(
+            "minter_requests_refused", "Requests refused before they reached the program", ["code"], registry=registry
+        )
         self._ended = Counter("minter_leases_ended", "Leases ended", ["kind", "state", "reason"], registry=registry)
         self._failed = Counter(
             "minter_revocations_failed", "Attempts to revoke upstream that failed", ["kind", "class"], registry=registry
@@ -57,6 +60,10 @@ class Metrics:
     def refused(self, code: str) -> None:
         """Count a request that was refused."""
         self._refused.labels(code).inc()
+
+    def request_refused(self, code: str) -> None:
+        """Count a request that never reached the program."""
+        self._unread.labels(code).inc()
 
     def ended(self, row: LeaseRow) -> None:
         """Count a lease that is over."""

@@ -201,6 +201,13 @@ async def test_readiness_in_parts_names_what_is_not_met(served):
     assert (await served.ask("brokers", "GET", "/readyz"))[:2] == (503, {"ready": False})
 
 
+async def test_what_is_refused_before_it_is_read_is_counted_too(served):
+    status, _, _ = await served.ask("brokers", "GET", "/readyz", headers={"X-Forwarded-For": "10.0.0.1"})
+    assert status == 403
+    _, text = await ask(served, "GET", "/metrics")
+    assert 'minter_requests_refused_total{code="forwarding-not-allowed"} 1.0' in text
+
+
 async def test_metrics_count_leases_by_state_and_kind_and_carry_no_ids(served):
     world = served.world
     live = await world.lease(profile="jwt")
