@@ -41,7 +41,7 @@ from config.asgi import describe
 from config.clock import Clock
 from config.errors import ConfigurationError, ExitCode, Fault
 from config.grants import Grants
-from config.listeners import Limits, Listener, ListenerGroup, TLSFiles
+from config.listeners import Limits, Listener, ListenerGroup, TLSFiles, affordable
 from config.load import load_grants, program_clock
 from config.problems import ProblemError
 from config.server import Bound
@@ -72,22 +72,10 @@ def serve(settings: BrokerSettings) -> int:
     clock, moved_by = program_clock(os.environ, settings.PREFIX)
     if moved_by is not None:
         log.warning("TEST CLOCK: a file moves the time of this program; never in production", file=str(moved_by))
-    server.run(_main(_affordable(settings, open_files), clock))
+    # A call takes a connection of the code's and one to its API.
+    limits = affordable(settings.limits, open_files, own=_OWN_FILES, each=2)
+    server.run(_main(replace(settings, limits=limits), clock))
     return ExitCode.OK
-
-
-def _affordable(settings: BrokerSettings, open_files: int) -> BrokerSettings:
-    """Return the settings with no more connections than there are files for.
-
-    Else whoever can connect takes the last file, and then neither the state nor the minter's socket can be opened.
-    """
-    if open_files < 0:
-        return settings  # there is no limit
-    most = max(1, (open_files - _OWN_FILES) // 2)
-    if most >= settings.limits.max_connections:
-        return settings
-    log.warning("few-open-files", open_files=open_files, max_connections=most, hint="raise the limit (LimitNOFILE)")
-    return replace(settings, limits=replace(settings.limits, max_connections=most))
 
 
 async def _main(settings: BrokerSettings, clock: Clock) -> None:

@@ -11,8 +11,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal
 
+import msgspec
+import structlog
+
 from config.problems import By
 from config.settings import ListenSettings, TlsSettings
+
+_log = structlog.get_logger("config.listeners")
 
 #: An ASGI 3 application: ``await app(scope, receive, send)``.
 App = Callable[[Any, Any, Any], Any]
@@ -116,6 +121,19 @@ class Limits:
             keep_alive_s=float(settings.keep_alive),
             max_connections=settings.max_connections,
         )
+
+
+def affordable(settings: ListenSettings, open_files: int, *, own: int, each: int) -> ListenSettings:
+    """Return the settings with no more connections than there are open files for; negative: there is no limit.
+
+    ``own``: what the program opens besides; ``each``: what one more connection may take. Else whoever can connect takes
+    the last file, and then neither the state nor anything else can be opened.
+    """
+    most = max(1, (open_files - own) // each)
+    if open_files < 0 or most >= settings.max_connections:
+        return settings
+    _log.warning("few-open-files", open_files=open_files, max_connections=most, hint="raise the limit (LimitNOFILE)")
+    return msgspec.structs.replace(settings, max_connections=most)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,7 +14,7 @@ from config.settings import MinterSettings
 from minter.minter import Minter
 
 #: Operators and auditors are few.
-_ADMIN_CONNECTIONS: Final = 64
+ADMIN_CONNECTIONS: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class Listening:
     def groups(self, minter: Minter) -> list[ListenerGroup]:
         """Return who is answered by what."""
         limits = Limits.of(minter.settings.limits)
-        few = dataclasses.replace(limits, max_connections=min(_ADMIN_CONNECTIONS, limits.max_connections))
+        few = dataclasses.replace(limits, max_connections=min(ADMIN_CONNECTIONS, limits.max_connections))
         tls = TLSFiles.of(minter.settings.tls)
         # Public keys are for anyone: no client certificate is asked for.
         open_tls = None if tls is None else dataclasses.replace(tls, client_ca="")

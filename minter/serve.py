@@ -9,19 +9,25 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping, Sequence
 from importlib.metadata import version
+from typing import Final
 
 import structlog
+from msgspec.structs import replace
 
 from config import logs, process, server
 from config.clock import Clock
 from config.errors import ExitCode
+from config.listeners import affordable
 from config.load import program_clock
 from config.server import Bound
 from config.settings import MinterSettings
 from minter.audit_events import Event, Value
-from minter.listening import Listening
+from minter.listening import ADMIN_CONNECTIONS, Listening
 from minter.minter import Minter
 from minter.reload import summary
+
+#: Open files that connections leave to the state, the audit log, sources and helpers.
+_OWN_FILES: Final = 64
 
 _log = structlog.get_logger()
 
@@ -34,11 +40,13 @@ def serve(settings: MinterSettings) -> int:
     logs.set_up("minter", settings.log_level)
     process.harden()
     process.refuse_root("minter", allowed=settings.allow_root)
-    process.raise_open_files()
+    open_files = process.raise_open_files()
     clock, moved_by = program_clock(os.environ, settings.PREFIX)
     if moved_by is not None:
         _log.warning("TEST CLOCK: a file moves this program's time; never do this in production", file=str(moved_by))
-    server.run(_main(settings, clock, os.environ))
+    # Brokers and verifiers have as many connections each.
+    limits = affordable(settings.limits, open_files, own=_OWN_FILES + ADMIN_CONNECTIONS, each=2)
+    server.run(_main(replace(settings, limits=limits), clock, os.environ))
     return ExitCode.OK
 
 

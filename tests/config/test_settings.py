@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from config.errors import ConfigurationError
-from config.listeners import Limits
+from config.listeners import Limits, affordable
 from config.load import load_settings
 from config.settings import (
     BrokerSettings,
@@ -130,6 +130,13 @@ def test_a_time_limit_of_nothing_is_a_fault_and_not_no_limit(tmp_path, name, tex
         load_settings(BrokerSettings if name == "broker.toml" else MinterSettings, tmp_path / name, {})
     (tmp_path / name).write_text("drain = 0\n")
     assert load_settings(BrokerSettings, tmp_path / name, {}).drain == 0
+
+
+@pytest.mark.parametrize(
+    ("open_files", "connections"), [(-1, 2048), (1_048_576, 2048), (4136, 2048), (1024, 492), (44, 2), (3, 1)]
+)
+def test_connections_leave_the_program_the_files_that_it_needs(open_files, connections):
+    assert affordable(ListenSettings(), open_files, own=40, each=2).max_connections == connections
 
 
 def test_a_nested_value_is_overridden_with_two_underscores(tmp_path):

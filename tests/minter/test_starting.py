@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import signal
+import socket
 import ssl
+import subprocess
 
 import pytest
 import trustme
@@ -14,6 +17,8 @@ from config.errors import ConfigurationError
 from config.settings import MinterSettings, TlsSettings
 from minter.listening import Listening
 from tests.minter.lease_world import World
+from tests.worlds.console import BIN, Console
+from tests.worlds.service import Service
 
 TLS_FILES = {"certificate": "cert", "key": "key", "client_ca": "ca"}
 
@@ -165,6 +170,27 @@ async def test_a_broker_over_tcp_needs_a_verified_certificate_besides_its_token(
     assert world.minter.brokers.authenticate(scope, operation="x").id == "b1"
     with pytest.raises(ProblemError, match="broker-token-invalid"):
         world.minter.brokers.authenticate({**scope, "tls_subject": None}, operation="x")
+
+
+def test_whoever_connects_cannot_take_the_minters_last_open_file(tmp_path):
+    console = Console(tmp_path, {"MINTER_ALLOW_ROOT": "1"})
+    console("minter", "init", ".")
+    few = ["sh", "-c", 'ulimit -n 150; exec "$0" "$@"', str(BIN / "minter"), "serve"]
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(few, cwd=tmp_path, env={**console.env(), "MINTER_PUBLIC_LISTEN": "[]"}, stderr=log)
+    try:
+        Service.until(lambda: '"ready"' in (tmp_path / "log").read_text(), "the minter is ready")
+        assert '"few-open-files"' in (tmp_path / "log").read_text()
+        crowd = [socket.socket(socket.AF_UNIX) for _ in range(200)]
+        for one in crowd:
+            one.connect(str(tmp_path / "run/minter.sock"))
+        Service.until(lambda: b"429" in crowd[12].recv(100, socket.MSG_PEEK), "the crowd is turned away")
+        assert console("minter", "leases", "list").status == 0
+        for one in crowd:
+            one.close()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
 
 
 def test_the_state_is_sqlite_and_nothing_else():
