@@ -64,15 +64,15 @@ class AuditLog:
         installation: str,
         known: Head | None,
         now: float,
-        accept_loss: bool = False,
+        accepted_by: int | None = None,
         write: Callable[[int, bytes], int] = os.write,
         sync: Callable[[int], None] = _sync,
     ) -> None:
         """Open the log, make it when it is missing, heal its end.
 
-        ``known`` is the last line that the state knows was synced. ``accept_loss`` goes on with a log that lacks it,
-        and records that. Errors: ``ConfigurationError`` when the file is unsafe, in use, another installation's or
-        cut; :class:`AuditUnavailable` when it cannot be written.
+        ``known`` is the last line that the state knows was synced. ``accepted_by``: the user who decided to go on with
+        a log that lacks it, which is recorded (see ``minter/audit_loss.py``). Errors: ``ConfigurationError`` when the
+        file is unsafe, in use, another installation's or cut; :class:`AuditUnavailable` when it cannot be written.
         """
         self.path = path
         self._write = write
@@ -83,7 +83,7 @@ class AuditLog:
         self._first: list[Event] = []
         self._fd = _open(path)
         try:
-            lost = self._take_over(installation, known, accept_loss=accept_loss)
+            lost = self._take_over(installation, known, accepted_by)
             if self._seq == 0:
                 self._first.append(Event("audit.opened", {"installation": installation}))
             self._heal()
@@ -163,15 +163,16 @@ class AuditLog:
             return False
         return os.path.samestat(status, named)
 
-    def _take_over(self, installation: str, known: Head | None, *, accept_loss: bool) -> list[Event]:
+    def _take_over(self, installation: str, known: Head | None, accepted_by: int | None) -> list[Event]:
         """Find the last line that stands. Return what is to be recorded about a loss."""
         end = os.fstat(self._fd).st_size
         self._check_owner(installation, end)
         lost: list[Event] = []
         if known is not None and not self._anchor(end, lambda line: line_hash(line) == known.hash):
-            if not accept_loss:
+            if accepted_by is None:
                 raise _lost(f"line {known.seq}, which the state knows, is not in the log")
-            lost.append(Event("audit.loss-accepted", {"lost_seq": known.seq, "lost_hash": known.hash}))
+            fields: dict[str, Value] = {"lost_seq": known.seq, "lost_hash": known.hash, "uid": accepted_by}
+            lost.append(Event("audit.loss-accepted", fields))
             self._anchor(end, lambda line: _record(line) is not None)
         for start, line in _lines(self._fd, self._size, end):
             record = _record(line)
@@ -328,7 +329,8 @@ def _lines_backwards(fd: int, end: int) -> Iterator[tuple[int, bytes]]:
 
 
 def _lost(what: str) -> ConfigurationError:
-    return ConfigurationError([Fault("audit", what, "it was cut, changed or replaced: see minter audit verify")])
+    hint = "it was cut, changed or replaced: put it back; if it is lost for good, see minter audit accept-loss"
+    return ConfigurationError([Fault("audit", what, hint)])
 
 
 def _name(error: OSError) -> str:

@@ -99,9 +99,10 @@ EVENTS: Final[Mapping[str, EventType]] = {
         "The end of the log was unfinished (power loss, full disk) and was cut off.", "torn_bytes", "torn_sha256"
     ),
     "audit.loss-accepted": _event(
-        "An operator started the minter with a log that does not reach the line its state knew.",
+        "An operator decided to go on with a log that lacks the line its state knew.",
         "lost_seq",
         "lost_hash",
+        "uid",
     ),
     "clock.went-back": _event("The wall clock stands before the line before this one.", "behind_s"),
     # --- the service ---

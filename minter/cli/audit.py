@@ -11,7 +11,7 @@ import typer
 from config.console import commands, terminal
 from config.console.commands import CommandError
 from config.errors import ConfigurationError, ExitCode, Fault
-from minter import audit_state
+from minter import audit_loss, audit_state
 from minter.admin_client import AdminClient
 from minter.cli import options
 
@@ -70,6 +70,38 @@ def verify(
         terminal.say(f"note: {code} at seq {seq}")
     if not against_state:
         terminal.say("note: without the minter's state the end of a log cannot be vouched for")
+
+
+@app.command("accept-loss")
+def accept_loss(
+    *,
+    line: Annotated[
+        int | None, typer.Option("--line", min=1, help="The line that is lost, as this command names it without.")
+    ] = None,
+    config: options.Config = options.DEFAULT,
+) -> None:
+    """Go on after a loss of the log: a minter whose log lacks a line that its state knows does not start.
+
+    Without --line it only says what is lost. Bring the file back if it is anywhere. Run it as the minter's user while
+    the minter is stopped. What is left is kept: continued when it is good as far as it goes, else set aside beside a
+    new log. The log records who accepted what.
+    """
+    settings = options.settings(config)
+    loss = audit_loss.find(settings)
+    if loss is None:
+        terminal.say(f"nothing is lost: the minter can go on with {settings.audit}")
+        return
+    what = f"{settings.audit} cannot be continued from line {loss.line.seq} ({loss.line.hash}), which the state knows"
+    if line is None:
+        left = f"{terminal.count(loss.left, 'line')} of it are good{f'; behind them {loss.why}' if loss.why else ''}."
+        again = f"To go on without what is lost: minter audit accept-loss --line {loss.line.seq}"
+        raise CommandError(ExitCode.AUDIT, what, f"{left} {again}")
+    if line != loss.line.seq:
+        raise CommandError(ExitCode.CONFLICT, what, f"You named line {line}: look at what is lost first.")
+    aside = audit_loss.accept(settings, loss, clock=options.clock())
+    terminal.say(f"accepted: {what}; the log goes on and says so")
+    if aside is not None:
+        terminal.say(f"what was left of the log is kept as {aside}")
 
 
 @app.command()

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from config.clock import Clock
 from config.load import load_settings, program_clock
 from config.settings import MinterSettings
 
@@ -23,7 +24,11 @@ def settings(config: Path) -> MinterSettings:
     return load_settings(MinterSettings, config, os.environ)
 
 
+def clock() -> Clock:
+    """Return the clock that the served program goes by."""
+    return program_clock(os.environ, "MINTER_")[0]
+
+
 def now() -> float:
     """Return the time that the served program goes by."""
-    clock, _ = program_clock(os.environ, "MINTER_")
-    return clock.now()
+    return clock().now()

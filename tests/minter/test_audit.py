@@ -268,9 +268,10 @@ def test_a_log_that_is_gone_is_not_begun_anew(path):
 def test_an_operator_who_accepts_a_loss_has_it_recorded(path, left):
     known = grown(path)
     path.write_bytes(b"".join(lines_of(path)[:left]))
-    log = open_log(path, known=known, accept_loss=True, now=NOW + 9)
+    log = open_log(path, known=known, accepted_by=7, now=NOW + 9)
     assert codes_of(path)[-1] == "audit.loss-accepted"
     assert json.loads(lines_of(path)[-1])["lost_hash"] == known.hash
+    assert json.loads(lines_of(path)[-1])["uid"] == 7
     report = check(path, head=Head(*log.head()))
     assert report.bad is None
     assert "audit.loss-accepted" in [code for _, code in report.notable]

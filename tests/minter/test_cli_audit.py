@@ -1,13 +1,17 @@
 from __future__ import annotations
 
+import json
+import os
 import sqlite3
 from contextlib import closing
 
 import pytest
 
+from minter import audit_verify
 from minter.audit import AuditLog
 from minter.audit_events import Event
 from minter.audit_verify import Head
+from minter.state_lock import lock_state
 from minter.store import identity, migrate
 from tests.worlds.console import Console
 
@@ -78,6 +82,59 @@ def test_a_last_line_that_was_rewritten_is_found_by_the_state(console, log):
     lines = log.read_bytes().splitlines(keepends=True)
     log.write_bytes(b"".join([*lines[:2], lines[2].replace(b"two", b"owt")]))
     assert console("minter", "audit", "verify").status == 7
+
+
+DAMAGE = {
+    "gone": (None, False),
+    "emptied": (lambda lines: b"", False),
+    "cut": (lambda lines: b"".join(lines[:2]), False),
+    "cut in a line": (lambda lines: b"".join(lines[:2]) + lines[2][:-5], False),
+    "last line rewritten": (lambda lines: b"".join([*lines[:2], lines[2].replace(b"two", b"owt")]), False),
+    "rewritten": (lambda lines: b"".join([lines[0], lines[2].replace(b"two", b"owt")]), True),
+    "other text": (lambda lines: b"precious notes\n", True),
+    "buried": (lambda lines: b"".join(lines) + b"x" * (5 << 20), True),
+}
+
+
+@pytest.mark.parametrize(("damage", "aside"), DAMAGE.values(), ids=DAMAGE)
+def test_an_operator_goes_on_after_a_loss_that_was_looked_at_and_the_log_says_so(console, log, damage, aside):
+    lines = log.read_bytes().splitlines(keepends=True)
+    lost = Head(3, audit_verify.line_hash(lines[2][:-1]))
+    log.unlink()
+    if damage is not None:
+        log.touch(0o600)
+        log.write_bytes(damage(lines))
+    left = log.read_bytes() if damage else b""
+    looked = console("minter", "audit", "accept-loss")
+    assert looked.status == 7
+    assert f"from line 3 ({lost.hash})" in looked.err
+    assert "minter audit accept-loss --line 3" in looked.err
+    assert console("minter", "audit", "accept-loss", "--line", "2").status == 6
+    assert (log.read_bytes() if damage else b"") == left
+    done = console("minter", "audit", "accept-loss", "--line", "3")
+    assert done.status == 0, done.err
+    kept = log.with_name("audit.jsonl.lost-3")
+    assert kept.exists() == aside
+    if aside:
+        assert kept.read_bytes() == left
+    verified = console("minter", "audit", "verify", "--json")
+    assert (verified.status, verified.json["checked_against_state"]) == (0, True)
+    (told,) = [line for line in map(json.loads, log.read_bytes().splitlines()) if line["code"] == "audit.loss-accepted"]
+    assert (told["lost_seq"], told["lost_hash"], told["uid"]) == (3, lost.hash, os.getuid())
+    again = console("minter", "audit", "accept-loss", "--line", "3")
+    assert (again.status, "nothing is lost" in again.err) == (0, True)
+    installation, known = identity(console.root / "state/minter.db")
+    AuditLog(log, installation=installation, known=known, now=NOW).close()
+
+
+def test_a_loss_is_not_accepted_while_a_minter_runs_nor_where_none_is(console, log):
+    assert "nothing is lost" in console("minter", "audit", "accept-loss", "--line", "3").err
+    held = lock_state(console.root / "state/minter.db")
+    log.unlink()
+    refused = console("minter", "audit", "accept-loss", "--line", "3")
+    assert (refused.status, "in use by process" in refused.err) == (3, True)
+    assert not log.exists()
+    os.close(held)
 
 
 def test_a_copy_from_elsewhere_is_checked_by_itself_and_that_is_said(console, log):

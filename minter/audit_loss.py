@@ -1,0 +1,135 @@
+"""Going on after a loss of the audit log, which only an operator decides, offline, and the log itself records.
+
+A minter whose log lacks a line that its state knows does not start. Where the line cannot be brought back, the
+operator names it: only the loss that was looked at is accepted. What is left of the log is never changed: a chain
+that is good as far as it goes is continued, anything else is kept aside and a new log begins.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from config.clock import Clock
+from config.errors import ConfigurationError, Fault
+from config.load import sync_directory
+from config.settings import MinterSettings
+from minter import audit_state
+from minter.audit import MAX_TORN, AuditLog, AuditUnavailable
+from minter.audit_verify import Head, line_hash, parse_line, verify
+from minter.state_lock import lock_state, state_path
+from minter.store import Store, identity, migrate
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """The last line that the state knows, from which the log cannot be continued.
+
+    ``left`` is how many lines of the log are good; ``why`` is what is wrong behind them when they are not all that is
+    left of it, else empty.
+    """
+
+    line: Head
+    left: int
+    why: str
+
+
+def find(settings: MinterSettings) -> Loss | None:
+    """Return what is lost, or None when a minter can go on with the log.
+
+    Errors: ``ConfigurationError`` when the state or the log cannot be read.
+    """
+    known = audit_state.known(settings.state)
+    if known is None:
+        raise ConfigurationError([Fault("state", "it cannot be read", "run this as the minter's user")])
+    if known.head is None:
+        return None
+    path = Path(settings.audit)
+    try:
+        with path.open("rb") as file:
+            report = verify((line for line in file if line.endswith(b"\n")), installation=known.installation)
+            file.seek(0)
+            behind = _behind(file, known.head)
+            empty = file.tell() == 0
+    except FileNotFoundError:
+        return Loss(known.head, 0, "")
+    except OSError as error:
+        raise ConfigurationError([Fault("audit", f"the log cannot be read ({error.strerror})")]) from None
+    if behind is not None and behind <= MAX_TORN:
+        return None
+    why = "" if behind is None else f"{behind} bytes stand that are no part of the chain"
+    if report.bad is not None and not empty:
+        why = report.bad.why
+    return Loss(known.head, report.lines, why)
+
+
+def _behind(lines: Iterable[bytes], known: Head) -> int | None:
+    """Return how many bytes stand behind the chain that goes on from the known line; None when that is not there."""
+    behind: int | None = None
+    last = known.hash
+    for line in lines:
+        digest = line_hash(line.removesuffix(b"\n"))
+        if digest == known.hash or (behind == 0 and _goes_on(line, last)):
+            behind, last = 0, digest
+        elif behind is not None:
+            behind += len(line)
+    return behind
+
+
+def _goes_on(line: bytes, last: str) -> bool:
+    try:
+        return line.endswith(b"\n") and parse_line(line[:-1])["prev"] == last
+    except ValueError:
+        return False
+
+
+def accept(settings: MinterSettings, loss: Loss, *, clock: Clock) -> Path | None:
+    """Go on without what is lost; return where the log that cannot be continued is kept now.
+
+    Errors: ``ConfigurationError``, also while a minter runs.
+    """
+    state, path = state_path(settings.state), Path(settings.audit)
+    if state.stat().st_uid != os.geteuid():
+        raise ConfigurationError([Fault("state", "it belongs to another user", "run this as the minter's user")])
+    lock = lock_state(state)
+    try:
+        migrate(state)
+        installation, known = identity(state)
+        if known != loss.line:
+            raise ConfigurationError([Fault("audit", "the minter has run in between", "look at the loss again")])
+        aside = _keep_aside(path, loss.line.seq) if loss.why else None
+        try:
+            log = AuditLog(path, installation=installation, known=known, now=clock.now(), accepted_by=os.getuid())
+        except AuditUnavailable as error:
+            raise ConfigurationError([Fault("audit", str(error))]) from None
+        try:
+            asyncio.run(_remember(Store(state, audit=log, clock=clock)))
+        finally:
+            log.close()
+        return aside
+    finally:
+        os.close(lock)
+
+
+async def _remember(store: Store) -> None:
+    """Let the state know the log's new end: closing it keeps the last line."""
+    await store.write(lambda _connection: (None, ()))
+    await store.close()
+
+
+def _keep_aside(path: Path, seq: int) -> Path:
+    """Give the log another name, one that nothing has."""
+    number = 0
+    while True:
+        aside = path.with_name(f"{path.name}.lost-{seq}" + (f".{number}" if number else ""))
+        try:
+            aside.hardlink_to(path)
+        except FileExistsError:
+            number += 1
+            continue
+        path.unlink()
+        sync_directory(path.parent)
+        return aside
