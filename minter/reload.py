@@ -140,13 +140,14 @@ class Reloader:
     async def reload(self, *, uid: int | None = None) -> Sequence[Fault]:
         """Read everything again and go by it; return the faults, with which nothing has changed.
 
-        Leases of a profile, caller or broker that may no longer have them are ended before this returns.
+        Leases of a profile, caller or broker that may no longer have them, and those of a key whose value is another
+        than before, are ended before this returns.
         """
         async with self._alone:
             by: dict[str, Value] = {} if uid is None else {"uid": uid}
             try:
                 found = await read(self._settings, self._custody, self._store)
-                await self._custody.adopt(self._store, found.staged)
+                changed = await self._custody.adopt(self._store, found.staged)
             except ConfigurationError as error:
                 _log.error("reload-refused", faults=[str(fault) for fault in error.faults])
                 await self._tell(Event("reload.refused", {"faults": len(error.faults), **by}))
@@ -154,6 +155,8 @@ class Reloader:
             self._kinds_of.take(found.policy)
             self._brokers.swap(found.brokers)
             self._admission.policy = found.policy
+            # Before anything is waited for: from here on every lease is of the new values.
+            await self._service.end(lambda live: any(map(live.row.made_with, changed)), "key-changed", uid=uid)
             await self._tell(Event("service.reloaded", {**summary(found.policy, self._custody), **by}))
             await self.end_what_may_not_go_on()
             _log.info("reloaded", grants=found.policy.grants.digest, profiles=len(found.policy.grants.profiles))

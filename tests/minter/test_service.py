@@ -518,6 +518,20 @@ async def test_leases_of_a_broker_that_is_gone_are_ended_by_the_reload(world):
     assert (await world.row(live.row.id)).end_reason == "broker-changed"
 
 
+async def test_leases_of_a_key_whose_value_was_changed_in_place_are_ended_by_the_reload(world):
+    request, other = world.request(), world.request("jwt")
+    live, kept = await world.lease(request), await world.lease(other)
+    world.secret("api-key", CANARY + "-changed")
+    assert await world.minter.reloader.reload() == ()
+    row = await world.row(live.row.id)
+    assert (row.state, row.end_reason) == ("revoked", "key-changed")
+    again = await world.lease(request)
+    assert again.credential["value"].reveal() == CANARY + "-changed"
+    assert await world.minter.reloader.reload() == ()
+    assert await world.lease(request) is again
+    assert await world.lease(other) is kept
+
+
 async def test_a_reload_that_does_not_load_changes_nothing_and_is_audited(world):
     live = await world.lease(profile="jwt")
     (world.folder / "grants.json").write_text('{"profiles": {"jwt": {"base_url": 7}}}')
