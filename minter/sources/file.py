@@ -7,7 +7,9 @@ settings or the grants.
 
 from __future__ import annotations
 
+import glob
 import os
+from pathlib import Path
 from typing import ClassVar
 
 from config.load import sync_directory, write_atomic
@@ -38,23 +40,28 @@ class FileSource:
         """Replace the file atomically, mode 0600."""
         path = self._base / place
         try:
-            # What a killed write left holds a secret, too.
-            for stale in path.parent.glob(f".{path.name}.*.tmp"):
-                stale.unlink(missing_ok=True)
+            _drop_unfinished(path)
             write_atomic(path, value.reveal().encode(), mode=0o600)
         except OSError as error:
             raise SourceError(f"cannot be written ({type(error).__name__})") from None
 
     def delete(self, place: str) -> None:
-        """Remove the file, durably."""
+        """Remove the file, durably, and what a killed write of it left."""
         path = self._base / place
         try:
+            _drop_unfinished(path)
             path.unlink(missing_ok=True)
             sync_directory(path.parent)
         except FileNotFoundError:
             return
         except OSError as error:
             raise SourceError(f"cannot be deleted ({type(error).__name__})") from None
+
+
+def _drop_unfinished(path: Path) -> None:
+    """Remove what killed writes of ``path`` left: it holds a secret, too."""
+    for stale in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        stale.unlink(missing_ok=True)
 
 
 def _check(status: os.stat_result) -> None:

@@ -318,6 +318,14 @@ def test_a_file_is_written_for_its_owner_alone_and_what_a_killed_write_left_goes
     assert sorted(path.name for path in world.base.iterdir()) == ["credentials", "the-key.v2"]
 
 
+def test_what_a_killed_write_left_goes_with_a_version_that_is_given_up(world):
+    for name in ("the-key", ".the-key.v2.4711.tmp", ".the-key[1].4711.tmp"):
+        (world.base / name).write_text("a secret")
+    world.sources().delete("file:the-key.v2")
+    world.sources().delete("file:the-key[1]")
+    assert sorted(path.name for path in world.base.iterdir()) == ["credentials", "the-key"]
+
+
 def test_a_file_that_cannot_be_written_is_a_fault_without_its_path(world):
     with pytest.raises(SourceError) as raised:
         world.sources().write("file:missing/the-key", Secret(CANARY))
