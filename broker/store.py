@@ -29,6 +29,7 @@ from sqlalchemy.pool import StaticPool
 
 from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
+from config.settings import SQLITE_WAL_FROM
 
 log = structlog.get_logger("broker.store")
 
@@ -40,8 +41,6 @@ HEAD: Final = "0001"
 
 #: How much is committed together at most: bounds how long the first of a batch waits for the last.
 _BATCH: Final = 512
-
-_WAL_IS_SAFE_FROM: Final = (3, 51, 3)
 
 
 @dataclass(slots=True)
@@ -225,7 +224,7 @@ def _engine(path: Path) -> Engine:
     @event.listens_for(engine, "connect")
     def _connected(connection: Any, _record: Any) -> None:
         connection.isolation_level = None  # we say BEGIN ourselves: the driver's own way forgets it for savepoints
-        journal = "WAL" if sqlite3.sqlite_version_info >= _WAL_IS_SAFE_FROM else "TRUNCATE"
+        journal = "WAL" if sqlite3.sqlite_version_info >= SQLITE_WAL_FROM else "TRUNCATE"
         connection.execute(f"PRAGMA journal_mode={journal}")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute("PRAGMA secure_delete=ON")

@@ -8,11 +8,15 @@ Durations are seconds or a text such as ``15m`` and are seconds once loaded.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import msgspec
 
 from config.durations import parse_duration
+
+#: From this version on SQLite's write-ahead log is used for ``state``. Before (3.7.0 to 3.51.2) a checkpoint that races
+#: a reset of the log could lose a commit or corrupt the database.
+SQLITE_WAL_FROM: Final = (3, 51, 3)
 
 Duration = float | str
 Positive = Annotated[int, msgspec.Meta(ge=1)]

@@ -34,6 +34,7 @@ from sqlalchemy.pool import NullPool
 from config.clock import Clock
 from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
+from config.settings import SQLITE_WAL_FROM
 from minter.audit_events import Event
 from minter.audit_verify import Head
 
@@ -44,8 +45,6 @@ T = TypeVar("T")
 #: A piece of work: what it returns, and what the audit log is told about it.
 Work = Callable[[Connection], tuple[T, Sequence[Event]]]
 
-#: SQLite versions before this one may lose a commit in WAL mode when a checkpoint races a reset of the log.
-WAL_IS_SAFE_FROM: Final = (3, 51, 3)
 #: The schema that this program works with; ``minter/migrations`` leads there.
 SCHEMA: Final = "0001"
 
@@ -269,7 +268,7 @@ def engine_for(path: Path) -> Engine:
     def _connected(connection: Any, _record: Any) -> None:
         # PERSIST, not the default DELETE: with synchronous=FULL the end of a journal is synced, its deletion is not,
         # and a journal that comes back after a power loss would undo a commit that somebody was told about.
-        wal = sqlite3.sqlite_version_info >= WAL_IS_SAFE_FROM
+        wal = sqlite3.sqlite_version_info >= SQLITE_WAL_FROM
         for pragma in (
             f"journal_mode={'WAL' if wal else 'PERSIST'}",
             "journal_size_limit=4194304",

@@ -19,11 +19,10 @@ from urllib.parse import quote
 from config.clock import Clock, parse_rfc3339, rfc3339
 from config.console import terminal
 from config.errors import ConfigurationError
+from config.settings import SQLITE_WAL_FROM
 
 Level = Literal["ok", "note", "warning", "fault"]
 
-#: From this version on SQLite's WAL is used; before, the bug that WAL resets could corrupt a database (3.7.0-3.51.2).
-WAL_FROM: Final = (3, 51, 3)
 #: The programs take a descriptor for every open call, twice.
 _FEW_DESCRIPTORS: Final = 4096
 #: No clock of a running machine stands before this software was written.
@@ -147,7 +146,7 @@ def sockets(check: str, listeners: Sequence[str], *, owner: int | None) -> Itera
 
 def database(check: str, state: str) -> Iterator[Finding]:
     """Look at SQLite's version and the journal mode that the state uses."""
-    wal = sqlite3.sqlite_version_info >= WAL_FROM
+    wal = sqlite3.sqlite_version_info >= SQLITE_WAL_FROM
     yield Finding(
         "ok", check, "SQLite", f"version {sqlite3.sqlite_version}: {'WAL' if wal else 'rollback journal'} is used"
     )
