@@ -159,9 +159,6 @@ EVENTS: Final[Mapping[str, EventType]] = {
         "broker",
     ),
     "leases.mass-revoked": _event("An operator ended many leases at once.", "uid", "count", "reason"),
-    "broker.created": _event("A broker credential was issued.", "principal", "uid"),
-    "broker.rotated": _event("A broker credential was replaced.", "principal", "uid"),
-    "broker.revoked": _event("A broker credential was withdrawn.", "principal", "uid"),
 }
 
 
@@ -172,7 +169,7 @@ class Event:
     Errors: ``ValueError`` for a code or field outside the allow list, or of another type. The message names the
     field, never its value.
 
-    >>> Event("key.pinned", {"alias": "cf-parent", "origin": "https://api.example.com"}).code
+    >>> Event("key.pinned", {"alias": "cf-parent", "origins": ["https://api.example.com"]}).code
     'key.pinned'
     """
 

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from config.problems import PROBLEMS
+from minter.audit_events import EVENTS
+
 ROOT = Path(__file__).parent.parent
 PACKAGES = ("config", "minter", "broker")
 FILES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
@@ -166,3 +169,11 @@ def test_nothing_dangerous_is_written_anywhere(path):
             assert not (node.arg == "ssl" and node.value.value is False)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
             assert node.func.id not in {"eval", "exec", "print"} or name(path).split("/")[1] in {"cli", "schema.py"}
+
+
+@pytest.mark.parametrize(
+    ("table", "names"), [("config/problems.py", sorted(PROBLEMS)), ("minter/audit_events.py", sorted(EVENTS))]
+)
+def test_what_a_table_lists_is_used_somewhere(table, names):
+    elsewhere = "".join(path.read_text() for path in FILES if name(path) != table)
+    assert [one for one in names if f'"{one}"' not in elsewhere] == []
