@@ -38,10 +38,6 @@ class SourceError(Exception):
         self.hint = hint
         super().__init__(what)
 
-    def fault(self, ref: str) -> Fault:
-        """Return the fault that names the reference."""
-        return Fault(ref, self.what, self.hint)
-
 
 class MissingError(SourceError):
     """There is nothing at the place."""
@@ -105,8 +101,7 @@ class WritableSource(Source, Protocol):
 class Sources:
     """All sources of one minter.
 
-    >>> sources = Sources(Context(environ={"KEY": "a value"}, base=Path("/")))
-    >>> sources.read("env:KEY")
+    >>> Sources(Context(environ={"KEY": "a value"}, base=Path("/"))).read("env:KEY")
     <secret>
     """
 

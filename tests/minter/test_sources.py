@@ -14,6 +14,7 @@ from keyring.backends import chainer, fail, null
 from config.errors import ConfigurationError
 from config.secret import Secret
 from minter import sources
+from minter.held import key_fault
 from minter.sources import Context, MissingError, SourceError, Sources, versioned
 from minter.sources import keyring as keyring_source
 
@@ -174,7 +175,7 @@ def test_a_fault_names_the_reference_and_nothing_of_the_value(name, world):
     for bad in (f"{name}:", name, f"{name}:\0", f"{name}:a/../"):
         with pytest.raises(SourceError) as raised:
             world.sources().read(bad)
-        assert bad in str(raised.value.fault(bad))
+        assert bad in str(key_fault(bad, bad, raised.value))
     assert CANARY not in repr(world.sources().read(ref))
 
 
