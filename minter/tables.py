@@ -37,21 +37,18 @@ def _where(condition: str) -> dict[str, ColumnElement[bool]]:
     return {"sqlite_where": clause, "postgresql_where": clause}  # type: ignore[dict-item]
 
 
-#: Small facts about this installation, by name (:data:`META`). Binary values stand as hexadecimal text.
+#: Small facts about this installation, by name; binary values stand as hexadecimal text.
+#:
+#: - ``installation``: its random id; the audit log's first line is bound to it
+#: - ``fingerprint_key``, ``params_key``: 32 random bytes each, the keys of the HMACs behind fingerprints of static
+#:   secrets and behind digests of run parameters
+#: - ``highest_wall``: the highest wall time seen, in seconds since the epoch
 meta = Table(
     "meta",
     metadata,
     Column("name", Text, primary_key=True),
     Column("value", Text, nullable=False),
 )
-
-#: The names that may stand in ``meta``, and what they mean.
-META = {
-    "installation": "random id of this installation; the audit log's first line is bound to it",
-    "fingerprint_key": "32 random bytes: key of the HMAC behind fingerprints of static secrets",
-    "params_key": "32 random bytes: key of the HMAC behind digests of run parameters",
-    "highest_wall": "highest wall time seen, in seconds since the epoch",
-}
 
 #: ``state``: intent, active, revoking, revoked, expired, orphan_suspect or irrevocable (DESIGN section 7).
 leases = Table(
