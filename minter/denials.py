@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from config.clock import Clock
@@ -43,16 +43,16 @@ class Recorder:
 
 
 class Denials:
-    """Callers without the right to call."""
+    """Callers without the right to call. ``count`` is told each of them, by its problem code."""
 
-    def __init__(self, record: Recorder, clock: Clock) -> None:
+    def __init__(self, record: Recorder, clock: Clock, *, count: Callable[[str], None]) -> None:
         self._record = record
         self._rate = Rate(clock, per_s=_PER_S, burst=_AT_ONCE)
-        self.total = 0
+        self._count = count
 
     def note(self, code: str, *, uid: int | None, operation: str, principal: str | None = None) -> None:
         """Note one denial. ``operation`` is a route of ours, never what was sent."""
-        self.total += 1
+        self._count(code)
         if not self._rate.wait_s((uid, code)):
             given: dict[str, Value] = {"problem": code, "uid": uid, "operation": operation, "principal": principal}
             self._record(Event("access.denied", {name: value for name, value in given.items() if value is not None}))

@@ -16,7 +16,6 @@ class Snapshot:
     """What the gauges show."""
 
     leases: Mapping[tuple[str, str], int]
-    denied: int
     sweep_lag_s: float
     audit_sequence: int
     audit_owed: int
@@ -38,7 +37,7 @@ class Metrics:
         self._failed = Counter(
             "minter_revocations_failed", "Attempts to revoke upstream that failed", ["kind", "class"], registry=registry
         )
-        self._denied = Gauge("minter_access_denied_total", "Callers without the right to call", registry=registry)
+        self._denied = Counter("minter_access_denied", "Callers without the right to call", ["code"], registry=registry)
         self._lag = Gauge("minter_sweep_lag_seconds", "Seconds since the last complete sweep", registry=registry)
         self._sequence = Gauge("minter_audit_sequence", "Number of the audit log's last line", registry=registry)
         self._owed = Gauge("minter_audit_owed", "Events that the audit log has not taken yet", registry=registry)
@@ -65,6 +64,10 @@ class Metrics:
         """Count a request that never reached the program."""
         self._unread.labels(code).inc()
 
+    def access_denied(self, code: str) -> None:
+        """Count a caller without the right to call."""
+        self._denied.labels(code).inc()
+
     def ended(self, row: LeaseRow) -> None:
         """Count a lease that is over."""
         self._ended.labels(row.kind, row.state, row.end_reason).inc()
@@ -84,7 +87,6 @@ class Metrics:
         self._leases.clear()
         for (lease_state, kind), count in state.leases.items():
             self._leases.labels(lease_state, kind).set(count)
-        self._denied.set(state.denied)
         self._lag.set(state.sweep_lag_s)
         self._sequence.set(state.audit_sequence)
         self._owed.set(state.audit_owed)

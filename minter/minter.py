@@ -74,7 +74,7 @@ class Minter:
         self.hub = WatchHub()
         self.metrics = Metrics()
         self.recorder = Recorder(store)
-        self.denials = Denials(self.recorder, clock)
+        self.denials = Denials(self.recorder, clock, count=self.metrics.access_denied)
         self.brokers = Brokers(found.read.brokers, clock=clock, denials=self.denials)
         self.kinds_of = KindsOf(self.custody)
         self.kinds_of.take(found.read.policy)
@@ -207,7 +207,6 @@ class Minter:
         return self.metrics.text(
             Snapshot(
                 leases=counts,
-                denied=self.denials.total,
                 sweep_lag_s=self.expiry.lag_s(),
                 audit_sequence=self.audit.head()[0],
                 audit_owed=self.store.owed,

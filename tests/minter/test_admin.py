@@ -201,6 +201,13 @@ async def test_readiness_in_parts_names_what_is_not_met(served):
     assert (await served.ask("brokers", "GET", "/readyz"))[:2] == (503, {"ready": False})
 
 
+async def test_whoever_has_no_right_to_call_is_counted(served):
+    assert (await served.ask("brokers", "DELETE", "/v1/runs/run_1", headers={"Authorization": "Bearer x"}))[0] == 401
+    _, text = await ask(served, "GET", "/metrics")
+    assert "# TYPE minter_access_denied_total counter" in text
+    assert 'minter_access_denied_total{code="broker-token-invalid"} 1.0' in text
+
+
 async def test_what_is_refused_before_it_is_read_is_counted_too(served):
     status, _, _ = await served.ask("brokers", "GET", "/readyz", headers={"X-Forwarded-For": "10.0.0.1"})
     assert status == 403
