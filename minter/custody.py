@@ -5,7 +5,7 @@ Rules of this module:
 1. Secrets are read at start, at a reload and when a rotation activates one; in between they are in memory, as
    ``Secret``. What cannot be read is a fault that names the reference.
 2. A key goes only to the origins it is pinned to: those of the settings, else those that the grants named for it when
-   it was first used. Checked at load and at every use.
+   it was first used. Checked at load, there for every spelling of its place (``minter/places.py``), and at every use.
 3. The minter makes a signing key only when it has never known one of that alias: a key that is gone is a fault.
 4. A change is staged, then adopted as a whole: a reload with a fault changes nothing.
 """
@@ -23,7 +23,7 @@ from typing import Any, Protocol, TypeVar, get_args
 import msgspec
 
 from config.clock import Clock
-from config.errors import ConfigurationError, Fault
+from config.errors import ConfigurationError
 from config.origin import parse_origin
 from config.problems import ProblemError
 from config.profiles import Grants
@@ -34,6 +34,7 @@ from minter.audit_events import Event, Value
 from minter.held import Held, Reader
 from minter.key_loading import Staged, Staging, setting_faults
 from minter.key_rows import KeyRow, VersionRow
+from minter.places import Places
 from minter.signing import Algorithm, SigningError, SigningKey
 from minter.sources import Sources
 from minter.store import Connection, Work
@@ -184,8 +185,9 @@ class Custody:
             self.reader.fingerprint_key = await store.write(lambda c: (key_rows.meta_key(c, "fingerprint_key"), ()))
             self._params_key = await store.write(lambda c: (key_rows.meta_key(c, "params_key"), ()))
         keys, versions = await store.read(lambda c: (key_rows.keys(c), key_rows.versions(c)))
-        staging = Staging(self.reader, grants, keys, versions, now=self.clock.now())
-        faults = [*setting_faults(self.settings), *self._pin_faults(grants, keys)]
+        places = Places(self.reader, grants, keys, versions)
+        staging = Staging(self.reader, grants, keys, versions, wanted=places.wanted(), now=self.clock.now())
+        faults = [*setting_faults(self.settings), *places.faults()]
         await asyncio.to_thread(staging.read)
         if faults or staging.faults:
             raise ConfigurationError([*faults, *staging.faults])
@@ -232,18 +234,6 @@ class Custody:
         self._held |= held
         self.put(versions)
         return changed
-
-    def _pin_faults(self, grants: Grants, keys: Mapping[str, KeyRow]) -> list[Fault]:
-        faults = []
-        for name, profile in grants.profiles.items():
-            for alias in profile.key_aliases():
-                pins = self._settings_pins(alias) or (keys[alias].origins if alias in keys else ())
-                if pins and profile.base_url not in pins:
-                    hint = "see origins in minter.toml" if self._settings_pins(alias) else f"minter keys rebind {alias}"
-                    faults.append(
-                        Fault(f"profiles.{name}.base_url", f"custody key {alias} is pinned to other origins", hint)
-                    )
-        return faults
 
     def _settings_pins(self, alias: str) -> Sequence[str]:
         named = self.settings.keys.get(alias)

@@ -43,6 +43,7 @@ class Staging:
         keys: Mapping[str, KeyRow],
         versions: Sequence[VersionRow],
         *,
+        wanted: Mapping[str, frozenset[str]],
         now: float,
     ) -> None:
         self._reader = reader
@@ -50,11 +51,9 @@ class Staging:
         self._known = keys
         self._ever = {row.alias for row in versions}
         self._active = {row.alias: row for row in versions if row.phase == "active"}
-        wanted: defaultdict[str, set[str]] = defaultdict(set)
         profiles: defaultdict[str, list[str]] = defaultdict(list)
         for name, profile in grants.profiles.items():
             for alias in profile.key_aliases():
-                wanted[alias].add(profile.base_url)
                 profiles[alias].append(name)
         self._lent = frozenset(
             alias
@@ -62,7 +61,7 @@ class Staging:
             if profile.token is not None and profile.token.get("type") == "static"
             for alias in profile.key_aliases()
         )
-        self._wanted = {alias: frozenset(origins) for alias, origins in wanted.items()}
+        self._wanted = wanted
         self._profiles = {alias: tuple(found) for alias, found in profiles.items()}
         self._held: dict[str, Held] = {}
         self._missing: list[str] = []

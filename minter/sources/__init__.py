@@ -14,6 +14,7 @@ A new source is a new file here with a class ``SOURCE``. One from another distri
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass
@@ -98,6 +99,15 @@ class WritableSource(Source, Protocol):
         ...
 
 
+@runtime_checkable
+class FilingSource(Source, Protocol):
+    """A kind of place that is a file: another reference may name the same one."""
+
+    def path(self, place: str) -> Path:
+        """Return the file behind ``place``; touch nothing."""
+        ...
+
+
 class Sources:
     """All sources of one minter.
 
@@ -112,6 +122,14 @@ class Sources:
         """Raise :class:`SourceError` when ``ref`` is not a reference; touch nothing."""
         source, place = self._find(ref)
         source.check(place)
+
+    def place(self, ref: str) -> str:
+        """Return one name for the place behind ``ref``, however it is spelled."""
+        try:
+            source, place = self._find(ref)
+        except SourceError:
+            return ref
+        return f"file:{os.path.realpath(source.path(place))}" if isinstance(source, FilingSource) else ref
 
     def writable(self, ref: str) -> bool:
         """Say whether the minter may write and delete at ``ref``."""

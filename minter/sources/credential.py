@@ -32,6 +32,10 @@ class CredentialSource:
         if not _NAME.fullmatch(place):
             raise SourceError("is not the name of a credential")
 
+    def path(self, place: str) -> Path:
+        """Return the file in which the service manager keeps it."""
+        return Path(self._directory) / place
+
     def read(self, place: str) -> Secret:
         """Return the credential's text."""
         if not Path(self._directory).is_absolute():

@@ -32,6 +32,10 @@ class FileSource:
         if "\0" in place or place.endswith("/"):
             raise SourceError("is not the path of a file")
 
+    def path(self, place: str) -> Path:
+        """Return the file."""
+        return self._base / place
+
     def read(self, place: str) -> Secret:
         """Return the file's text."""
         return _files.read(self._base / place, _check)

@@ -8,6 +8,7 @@ import pytest
 
 from config.clock import rfc3339
 from config.errors import ConfigurationError
+from config.grants import parse_grants
 from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import KeySettings, MinterSettings
@@ -241,6 +242,63 @@ async def test_a_key_is_pinned_at_its_first_use_to_the_origins_its_grants_name(v
     with pytest.raises(ProblemError) as refused:
         vault.custody.secret("api", ELSEWHERE)
     assert refused.value.code == "origin-not-pinned"
+
+
+def two_profiles(first, second):
+    document = {
+        name: {"base_url": origin, "allowed_callers": ["agent"], "token": token, "allow": ["GET /v1/x"]}
+        for name, token, origin in (("p0", first, ORIGIN), ("evil", second, ELSEWHERE))
+    }
+    return parse_grants(json.dumps({"profiles": document}).encode(), name="grants.json")
+
+
+@pytest.mark.parametrize(
+    "spelling", ["api.key", "./api.key", "../{name}/api.key", "{folder}/api.key", "{folder}//api.key"]
+)
+@pytest.mark.parametrize("first", [STATIC, {"type": "static", "file": "api.key"}])
+async def test_a_pin_holds_for_every_spelling_of_the_keys_place(vault, first, spelling):
+    vault.key("api", f"file:{vault.directory}/api.key")
+    vault.put("api.key", CANARY)
+    vault.grants = grants_of(first)
+    await vault.start()
+    await use(vault, "api" if "key" in first else "file:api.key")
+    again = {"type": "static", "file": spelling.format(folder=vault.directory, name=vault.directory.name)}
+    vault.grants = two_profiles(first, again)
+    with pytest.raises(
+        ConfigurationError, match=r"profiles\.evil\.base_url: custody key .* is pinned to other origins"
+    ):
+        await vault.custody.stage(vault.store, vault.grants)
+    vault.grants = grants_of(first, again)
+    await vault.custody.stage(vault.store, vault.grants)
+
+
+async def test_a_version_of_a_key_is_not_lent_elsewhere_under_a_name_of_its_own(vault):
+    vault.key("api", f"file:{vault.directory}/api.key", origins=[ORIGIN])
+    vault.put("api.key", CANARY)
+    vault.grants = grants_of(STATIC)
+    await vault.start()
+    rotation = Rotation(vault.custody, vault.store, clock=vault.clock)
+    await rotation.request("api", "start", value=Secret(CANARY + "-2"))
+    vault.grants = two_profiles(STATIC, {"type": "static", "file": "api.key.v2"})
+    with pytest.raises(ConfigurationError, match=r"file:api\.key\.v2 is the same"):
+        await vault.custody.stage(vault.store, vault.grants)
+
+
+async def test_one_secret_that_the_same_grants_spell_twice_is_pinned_to_all_they_name(vault):
+    vault.put("api.key", CANARY)
+    inline = {"type": "static", "file": "api.key"}
+    vault.grants = two_profiles(inline, {"type": "static", "file": "./api.key"})
+    await vault.start()
+    await use(vault, "file:api.key")
+    await vault.restart()
+    assert vault.events("key.pinned")[0]["origins"] == sorted([ORIGIN, ELSEWHERE])
+
+
+async def test_a_signing_key_is_not_lent_by_the_name_of_its_file(vault):
+    vault.key("signer", f"file:{vault.directory}/signer", use="signing", algorithm="HS256")
+    vault.grants = grants_of({"type": "static", "file": "signer"})
+    vault.put("signer", "a-shared-secret-of-32-bytes-or-more")
+    assert "is where signing key signer lives" in await faults(vault)
 
 
 async def test_grants_that_send_a_pinned_key_elsewhere_are_refused_until_it_is_rebound(vault):
