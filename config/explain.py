@@ -111,13 +111,16 @@ def _granted(entry: RouteRule, why: str, deciding: RouteRule | None) -> Candidat
 
 def _documented(matcher: Matcher, method: str, target: Target, reserving: str | None) -> list[Candidate]:
     segments = folded(target)
+    allowed = Outranking(matcher.profile, ())
     found = []
     for entry in matcher.catalog:
         if entry.text == reserving:
             why = "outranks the deciding route, and allow does not list it"
             found.append(Candidate(entry.text, "catalog", "reserves", why))
         elif same_method(entry.method, method) and _is_on(entry, segments):
-            found.append(Candidate(entry.text, "catalog", "matches", "documents the call; outranks nothing"))
+            listed = allowed.is_granted(entry, method)
+            why = "documents the call; " + ("allow lists it as well" if listed else "outranks nothing")
+            found.append(Candidate(entry.text, "catalog", "matches", why))
     return found
 
 

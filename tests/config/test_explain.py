@@ -46,6 +46,16 @@ def test_a_reserved_call_names_the_catalog_route_that_outranks():
     assert why["allow", "GET /v1/memories/*"][0] == "decides"
 
 
+def test_a_documented_route_that_is_granted_is_not_said_to_outrank_nothing():
+    made = matcher(allow=["GET /v1/*/x", "GET /v1/b/*"], catalog=["GET /v1/*/x", "GET /v1/*/*"])
+    explained = explain(made, "GET", b"/v1/b/x", {})
+    assert explained.granted
+    assert [(one.route, one.why) for one in explained.candidates if one.listed == "catalog"] == [
+        ("GET /v1/*/x", "documents the call; allow lists it as well"),
+        ("GET /v1/*/*", "documents the call; outranks nothing"),
+    ]
+
+
 def test_what_a_wildcard_and_a_parameter_do_not_take_is_said():
     _, why = reasons("GET", "/v1/memories/a:b")
     assert "does not take" in why["allow", "GET /v1/memories/*"][1]
