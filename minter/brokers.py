@@ -40,7 +40,6 @@ class Brokers:
 
         ``by_token``: the token is enough where no user is known or named, because only a token's state is told.
 
-
         Errors: ``broker-token-invalid``, whatever was wrong; ``too-many-requests`` after many of those.
         """
         peer = scope.get("peer")
