@@ -224,10 +224,11 @@ def test_a_helper_runs_again_when_its_token_has_ended_and_the_old_one_is_not_sen
 def test_a_lease_ends_with_the_credential_that_is_lent_and_not_with_the_run(house):
     """hashicorp/vault#9728: a login of 60 s behind a lease of an hour died silently."""
     house.helper_says("kube", house.kubectl(f"{CANARY}-a", 60))
+    before = house.now()
     run = house.open_run("kube")
     assert house.call(run, "GET", "/v1/items", profile="kube").status == 200
     ends_at = parse_rfc3339(house.lease_of(run.run_id)["expires_at"])
-    assert ends_at == pytest.approx(house.now() + 60, abs=10)
+    assert house.now() < ends_at <= before + 61
 
 
 def test_a_credential_that_outlives_what_was_asked_for_is_lent_for_no_longer_than_the_run(house):
@@ -448,11 +449,12 @@ def judged(token, key, audience, *, now):
 
 def test_a_verifier_whose_clock_is_behind_ours_takes_the_token(house, upstream):
     """jpadilla/pyjwt#854; octokit/auth-app.js#698: ``iat`` in the verifier's future, ``exp`` beyond its cap."""
+    before = int(house.now())
     token = signed(house, upstream)
     key = jwt.PyJWKClient(house.jwks).get_signing_key_from_jwt(token)
     claims = jwt.decode(token, options={"verify_signature": False})
     issued_at = claims["iat"] + 10
-    assert issued_at == pytest.approx(house.now(), abs=10)
+    assert before <= issued_at <= house.now()
     for behind_s in (0, 1, 10):
         assert judged(token, key, upstream.origin, now=issued_at - behind_s)["jti"] == claims["jti"]
     with pytest.raises(jwt.ImmatureSignatureError):

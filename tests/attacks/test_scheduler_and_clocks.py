@@ -162,7 +162,8 @@ async def test_what_falls_due_during_a_long_sweep_is_swept_after_it(frozen):
         dropped: list = []
         made.scheduler.add_listener(dropped.append, EVENT_JOB_MAX_INSTANCES | EVENT_JOB_MISSED)
         sweeps.gate.clear()
-        frozen.tick(5)
+        made.arm(time.time() + 1)
+        frozen.tick(1)
         made.wake()
         await until(lambda: sweeps.begun == 1)
         made.arm(time.time() + 3)

@@ -159,13 +159,24 @@ def test_an_api_that_is_not_there_is_one_502_in_fixed_words(house):
     [
         (b"200 OK\r\nETag: a\rSet-Cookie: evil=1", 502, None),
         (b"200 OK\r\nETag: a\x00\r\nSet-Cookie: evil=1", 502, None),
+        (b"200 OK\r\nETag: a\x7f", 502, None),
+        (b"200 OK\r\nETag: a\x0b", 502, None),
         (b"200 evil=1\rX: y", 502, None),
         (b"200 evil=1\x00", 200, None),
         # Both of these HTTP lets a recipient take (RFC 9112, 2.2 and 5.2): what counts is where the line ends here.
         (b"200 OK\r\nETag: a\nSet-Cookie: evil=1", 200, "a"),
         (b"200 OK\r\nETag: a\r\n\tSet-Cookie: evil=1", 200, "a\tSet-Cookie: evil=1"),
     ],
-    ids=["CR in a value", "NUL in a value", "CR in the reason", "NUL in the reason", "LF in a value", "a folded line"],
+    ids=[
+        "CR in a value",
+        "NUL in a value",
+        "DEL in a value",
+        "VT in a value",
+        "CR in the reason",
+        "NUL in the reason",
+        "LF in a value",
+        "a folded line",
+    ],
 )
 def test_an_answer_cannot_split_the_brokers_own(house, upstream, answer, status, etag):
     """always-further/nono#1000: line breaks in what the API says end no line of ours."""
