@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import os
@@ -105,6 +106,7 @@ class Minter:
             kinds_of=self.kinds_of,
         )
         self.rotation = Rotation(self.custody, store, clock=clock, end_leases=self._end_made_with)
+        self._rotating: asyncio.Task[None] | None = None
         self._undo = AsyncExitStack()
         self.readiness = Readiness()
         self.readiness.add("state", lambda: "it cannot be written" if store.failing == "state" else "")
@@ -185,6 +187,11 @@ class Minter:
         self.hub.close()
         await self.service.flights.drain(drain_s)
         await self.expiry.stop()
+        if self._rotating is not None:
+            # One that is cut off is taken up at the next start.
+            await asyncio.wait([self._rotating], timeout=drain_s)
+            self._rotating.cancel()
+            await asyncio.wait([self._rotating])
         left = await self.endings.drain(drain_s)
         await self.recorder.drain()
         with contextlib.suppress(ProblemError):
@@ -217,7 +224,9 @@ class Minter:
     async def _sweep(self) -> float | None:
         next_at = await self.endings.sweep()
         await self.store.write(self.custody.flush)
-        await self.rotation.tick(self.clock.now())
+        if self._rotating is None or self._rotating.done():
+            # Beside the sweep: a keyring that does not answer must not hold up what ends now.
+            self._rotating = asyncio.create_task(self._rotate())
         before = self.clock.now() - KEEP_S
         for _ in range(_FORGET_BATCHES):
             forgotten = await self.store.write(
@@ -226,3 +235,9 @@ class Minter:
             if forgotten < _FORGET_AT_ONCE:
                 break
         return next_at
+
+    async def _rotate(self) -> None:
+        try:
+            await self.rotation.tick(self.clock.now())
+        except ProblemError as error:
+            _log.warning("rotation-waits", code=error.code, detail=error.detail)

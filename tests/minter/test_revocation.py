@@ -331,3 +331,28 @@ async def test_a_stop_lets_a_revocation_under_way_finish(tmp_path, clock):
     await stopping
     await ending
     assert world.remote.live == set()
+
+
+async def test_a_rotation_whose_keyring_hangs_holds_up_no_sweep(world, monkeypatch):
+    asked, hang = [], asyncio.Event()
+
+    async def tick(now):
+        asked.append(now)
+        await hang.wait()
+
+    monkeypatch.setattr(world.minter.rotation, "tick", tick)
+    live = await world.lease(ttl_s=60.0)
+    for _ in range(3):
+        world.clock.advance(61)
+        async with asyncio.timeout(5):
+            await world.minter.expiry.tick()
+    assert (await world.row(live.row.id)).state == "expired"
+    assert len(asked) == 1, "one at a time"
+    hang.set()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    await world.minter.expiry.tick()
+    await asyncio.sleep(0)
+    assert len(asked) == 2
+    hang.clear()
+    await world.stop()
