@@ -303,15 +303,21 @@ def migrate(path: Path) -> None:
 
 
 def identity(path: Path) -> tuple[str, Head | None]:
-    """Return the installation's random id, made at the first call, and the last line of the log that it knows."""
+    """Return the installation's random id, made at the first call, and the last line of the log that it knows.
+
+    Errors: ``ConfigurationError`` when the state is damaged or cannot be written.
+    """
     engine = engine_for(path)
-    with engine.connect() as connection, connection.begin():
-        connection.exec_driver_sql(
-            "INSERT INTO meta (name, value) VALUES ('installation', ?) ON CONFLICT DO NOTHING", (secrets.token_hex(16),)
-        )
-        name = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'installation'").scalar_one()
-        head = connection.exec_driver_sql("SELECT seq, hash FROM audit_head WHERE id = 1").first()
-    engine.dispose()
+    insert = "INSERT INTO meta (name, value) VALUES ('installation', ?) ON CONFLICT DO NOTHING"
+    try:
+        with engine.connect() as connection, connection.begin():
+            connection.exec_driver_sql(insert, (secrets.token_hex(16),))
+            name = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'installation'").scalar_one()
+            head = connection.exec_driver_sql("SELECT seq, hash FROM audit_head WHERE id = 1").first()
+    except DBAPIError as error:
+        raise ConfigurationError([Fault("state", f"cannot be opened ({type(error.orig).__name__})")]) from None
+    finally:
+        engine.dispose()
     return name, Head(head[0], head[1]) if head else None
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import signal
 import socket
+import sqlite3
 import ssl
 import subprocess
 
@@ -206,4 +208,19 @@ async def test_a_state_that_is_no_database_is_a_fault(tmp_path, clock):
     (world.folder / "state").mkdir(mode=0o700)
     (world.folder / "state" / "minter.db").write_text(json.dumps({"not": "a database"}) * 100)
     with pytest.raises(ConfigurationError, match="state: cannot be opened"):
+        await world.start()
+
+
+@pytest.mark.parametrize("table", ["meta", "audit_head", "custody_keys", "key_versions", "leases"])
+async def test_a_state_with_a_damaged_table_is_a_fault_and_no_traceback(world, table):
+    await world.lease()
+    path = world.minter.store.path
+    await world.stop()
+    with contextlib.closing(sqlite3.connect(path)) as database:
+        size = database.execute("PRAGMA page_size").fetchone()[0]
+        page = database.execute("SELECT rootpage FROM sqlite_master WHERE name = ?", (table,)).fetchone()[0]
+    with path.open("r+b") as file:
+        file.seek((page - 1) * size)
+        file.write(b"\xff" * size)
+    with pytest.raises(ConfigurationError, match="state"):
         await world.start()
