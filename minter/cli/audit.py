@@ -1,4 +1,4 @@
-"""``minter audit``: verify, read and export the audit log."""
+"""``minter audit``: verify, read and export the audit log; go on after a loss of it."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def accept_loss(
     ] = None,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """Go on after a loss of the log: a minter whose log lacks a line that its state knows does not start.
+    """Go on after a loss of the log. A minter whose log lacks a line that its state knows does not start.
 
     Without --line it only says what is lost. Bring the file back if it is anywhere. Run it as the minter's user while
     the minter is stopped. What is left is kept: continued when it is good as far as it goes, else set aside beside a
