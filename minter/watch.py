@@ -14,6 +14,8 @@ from minter.lease_rows import LeaseRow
 
 #: A broker that is so far behind is cut off: it revalidates what it holds and watches anew.
 MAX_BEHIND: Final = 100_000
+#: A broker needs one stream. Of more than these the oldest is cut: it may be one that a restarted broker left.
+MAX_STREAMS: Final = 16
 _CHUNK: Final = 500
 _BEAT: Final = msgspec.json.encode(EndedLease()) + b"\n"
 
@@ -22,7 +24,7 @@ class _Watcher:
     __slots__ = ("cut", "ended", "wake")
 
     def __init__(self) -> None:
-        self.ended: deque[EndedLease] = deque()
+        self.ended: deque[bytes] = deque()
         self.wake = asyncio.Event()
         self.cut = False
 
@@ -31,25 +33,32 @@ class WatchHub:
     """Hands each broker the ends of its own leases, and a beat when nothing ends."""
 
     def __init__(self) -> None:
-        self._watchers: dict[str, set[_Watcher]] = {}
+        #: Of each broker, the oldest first.
+        self._watchers: dict[str, dict[_Watcher, None]] = {}
         self._closed = False
 
     def publish(self, rows: Iterable[LeaseRow], reason: str) -> None:
         """Tell whoever watches that these leases have ended."""
         for row in rows:
-            for watcher in self._watchers.get(row.broker, ()):
+            watchers = self._watchers.get(row.broker)
+            if not watchers:
+                continue
+            ended = EndedLease(lease_id=row.id, run_id=row.run_id, profile=row.profile, reason=reason)
+            line = msgspec.json.encode(ended) + b"\n"
+            for watcher in tuple(watchers):
                 if len(watcher.ended) >= MAX_BEHIND:
-                    watcher.cut = True
+                    self._cut(row.broker, watcher)
                 else:
-                    watcher.ended.append(
-                        EndedLease(lease_id=row.id, run_id=row.run_id, profile=row.profile, reason=reason)
-                    )
-                watcher.wake.set()
+                    watcher.ended.append(line)
+                    watcher.wake.set()
 
     async def lines(self, broker: str, *, beat_s: float = WATCH_BEAT_S) -> AsyncIterator[bytes]:
         """Yield JSON lines until the service closes or the reader is too far behind. The first is a beat, at once."""
         watcher = _Watcher()
-        self._watchers.setdefault(broker, set()).add(watcher)
+        watchers = self._watchers.setdefault(broker, {})
+        watchers[watcher] = None
+        if len(watchers) > MAX_STREAMS:
+            self._cut(broker, next(iter(watchers)))
         try:
             yield _BEAT
             while not (self._closed or watcher.cut):
@@ -62,11 +71,19 @@ class WatchHub:
                 watcher.wake.clear()
                 while watcher.ended:
                     count = min(_CHUNK, len(watcher.ended))
-                    yield b"".join(msgspec.json.encode(watcher.ended.popleft()) + b"\n" for _ in range(count))
+                    yield b"".join(watcher.ended.popleft() for _ in range(count))
         finally:
-            self._watchers[broker].discard(watcher)
-            if not self._watchers[broker]:
-                del self._watchers[broker]
+            self._cut(broker, watcher)
+
+    def _cut(self, broker: str, watcher: _Watcher) -> None:
+        """Have a stream end, and forget at once what it was still to be told: its reader may never take it."""
+        watcher.cut = True
+        watcher.ended.clear()
+        watcher.wake.set()
+        watchers = self._watchers.get(broker, {})
+        watchers.pop(watcher, None)
+        if not watchers:
+            self._watchers.pop(broker, None)
 
     def close(self) -> None:
         """End every stream."""

@@ -10,6 +10,7 @@ import pytest
 
 from config.contract import EndedLease, LeaseReply
 from config.tokens import BROKER, generate
+from minter.watch import MAX_STREAMS
 from tests.minter.lease_world import CANARY
 
 
@@ -297,13 +298,35 @@ async def test_the_stream_ends_when_the_service_stops(served, watching):
             pass
 
 
-async def test_a_reader_that_never_reads_is_cut_off_and_costs_no_memory(world, monkeypatch):
-    from minter import watch
+async def test_of_too_many_streams_of_one_broker_the_oldest_ends_and_others_keep_theirs(world):
+    hub = world.minter.hub
+    others = hub.lines("b2")
+    await anext(others)
+    streams = [hub.lines("b1") for _ in range(MAX_STREAMS + 2)]
+    for stream in streams:
+        await anext(stream)
+    for stream in streams[:2]:
+        with pytest.raises(StopAsyncIteration):
+            await anext(stream)
+    first, second = await world.lease(), await world.lease(broker="b2")
+    hub.publish([first.row, second.row], "operator")
+    told = [json.loads(await anext(stream))["lease_id"] for stream in streams[2:]]
+    assert told == [first.row.id] * MAX_STREAMS
+    assert json.loads(await anext(others))["lease_id"] == second.row.id
+    for stream in (*streams, others):
+        await stream.aclose()
+    assert not hub._watchers
 
-    monkeypatch.setattr(watch, "MAX_BEHIND", 10)
-    lines = world.minter.hub.lines("b1")
-    await anext(lines)
+
+async def test_a_reader_that_never_reads_is_cut_off_and_costs_no_memory(world, monkeypatch):
+    monkeypatch.setattr("minter.watch.MAX_BEHIND", 10)
+    hub = world.minter.hub
+    silent = hub.lines("b1")
+    await anext(silent)
+    (watcher,) = hub._watchers["b1"]
     row = (await world.lease()).row
-    world.minter.hub.publish([row] * 50, "operator")
+    hub.publish([row] * 11, "operator")
+    assert (watcher.cut, len(watcher.ended)) == (True, 0)
+    assert not hub._watchers
     with pytest.raises(StopAsyncIteration):
-        await anext(lines)
+        await anext(silent)
