@@ -68,7 +68,10 @@ class House(Service):
 
     @contextlib.contextmanager
     def connection(self) -> Iterator[http.client.HTTPConnection]:
+        """One connection, which is not opened again when the broker closes it."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection.connect()
+        connection.auto_open = 0
         try:
             yield connection
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import http.client
 import json
 import time
@@ -63,6 +64,28 @@ def test_two_run_tokens_are_refused(house, upstream):
     run, other = house.open_run("items"), house.open_run("items")
     reply = house.call(run, "GET", "/v1/items", profile="items", headers=[("x-api-key", other.token)])
     house.refused(run, reply, 400, "run-token-conflict", counted=False)
+    assert upstream.received == b""
+
+
+@pytest.mark.parametrize("pair", ["x-access-token:{}", "anybody:{}", "{}:", "{}:x-oauth-basic"])
+def test_a_run_token_within_a_basic_pair_is_replaced_within_it(house, upstream, pair):
+    """anthropics/claude-code#95752: the pair is decoded, the key takes the token's place, the pair is written anew."""
+    run = house.open_run("basic")
+    sent = base64.b64encode(pair.format(run.token).encode()).decode()
+    reply = house.http("GET", "/p/basic/v1/items", headers={"Authorization": f"Basic {sent}"})
+    assert reply.status == 200
+    [value] = upstream.requests[0].values(b"authorization")
+    assert base64.b64decode(value.removeprefix(b"Basic ")) == f"x-access-token:{house.secret}".encode()
+    # The search for the marked secret is for its plain text: this is the other form that it had.
+    assert value.removeprefix(b"Basic ") not in (house.log("broker") + house.log("minter")).encode()
+
+
+def test_a_basic_pair_without_a_run_token_is_no_way_in(house, upstream):
+    """anthropics/claude-code#95752: what decodes to nothing known is refused, not passed on."""
+    for pair in (b"user:password", b"\xff\xfe", b"brk_" + b"A" * 49 + b":"):
+        headers = {"Authorization": b"Basic " + base64.b64encode(pair)}
+        reply = house.http("GET", "/p/basic/v1/items", headers=headers)
+        assert (reply.status, reply.json["by"]) == (401, "broker")
     assert upstream.received == b""
 
 
@@ -183,7 +206,6 @@ def test_two_mebibytes_that_wait_for_100_continue_arrive_without_a_pause(house, 
     body = b"x" * (2 << 20)
     head = house.head(run, "large", "POST", "/v1/items", "Expect: 100-continue", f"Content-Length: {len(body)}")
     with house.connection() as connection:
-        connection.connect()
         began = time.monotonic()
         connection.sock.sendall(head + b"\r\n")
         line = connection.sock.recv(25, 0x100)  # MSG_WAITALL

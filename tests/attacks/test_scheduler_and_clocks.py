@@ -293,6 +293,15 @@ async def test_a_mint_is_not_cut_off_by_a_jump_of_the_wall_clock(minter, frozen)
     assert 600 - MINT_S - 2 < live.remaining(minter.clock, highest_wall=0.0) <= 600 - MINT_S - 1
 
 
+@pytest.mark.parametrize("back_s", [1, 20, 3600])
+async def test_our_own_verifier_takes_a_token_that_seems_to_be_from_the_future(minter, frozen, back_s):
+    """jpadilla/pyjwt#854: a clock that is set back by a moment does not make live tokens unknown."""
+    live = await minter.lease(profile="jwt", ttl_s=120.0)
+    frozen.tick(-back_s)
+    claims = minter.minter.custody.read_token(live.credential["value"].reveal())
+    assert claims["jti"] == live.row.id
+
+
 async def test_rows_and_audit_lines_have_the_frozen_time_though_a_thread_writes_them(minter, frozen):
     """freezegun leaves threads near their start on real time, and SQLite's CURRENT_TIMESTAMP always."""
     frozen.tick(100)

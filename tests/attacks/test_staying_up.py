@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from tests.attacks.house import serving
+from config.load import load_grants
+from tests.attacks.house import serving, unix
 
 pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("attacks")]
 
@@ -218,6 +220,33 @@ def test_an_audit_log_whose_last_line_is_torn_is_healed_openly_and_verifies(tmp_
         house.run("minter", "audit", "verify")
         assert log.read_bytes().startswith(whole)
         assert len([line for line in house.audit() if line["code"] == "audit.healed"]) == 1
+
+
+def test_when_the_disk_of_the_audit_log_is_full_nothing_is_lent(tmp_path, upstream):
+    """I6: fail closed. The limit on the size of files stands for the disk, and only the log has grown to it."""
+    upstream.forget()
+    with serving(tmp_path, {"api": {"base_url": upstream.origin, "allow": ["GET /v1/items"]}}) as house:
+        lent = house.open_run()
+        assert house.call(lent, "GET", "/v1/items").status == 200
+        log, state = (house.root / "state" / name for name in ("audit.jsonl", "minter.db"))
+        grant = load_grants(house.root / "grants.json").profiles["api"]
+        request = {"run_id": "run_" + "7" * 22, "caller": "support-agent", "profile": "api", "params": {}}
+        request |= {"ttl_s": 600.0, "origin": grant.base_url, "grant_digest": grant.digest}
+        token = (house.root / "run/broker.credential").read_text().strip()
+        while log.stat().st_size < 2 * state.stat().st_size:
+            assert unix(house.root / "run/minter.sock", "POST", "/v1/leases", token=token, body=request).status == 200
+        minter = house.processes["minter"].pid
+        before = resource.prlimit(minter, resource.RLIMIT_FSIZE)
+        resource.prlimit(minter, resource.RLIMIT_FSIZE, (log.stat().st_size + 100, before[1]))
+        reply = house.call(house.open_run(), "GET", "/v1/items")
+        assert (reply.status, reply.json["code"]) == (503, "mint-failed")
+        assert reply.json["minter_code"] == "audit-unavailable"
+        assert unix(house.root / "run/minter.sock", "POST", "/v1/leases", token=token, body=request).status == 503
+        assert len(upstream.requests) == 1
+        resource.prlimit(minter, resource.RLIMIT_FSIZE, before)
+        run = house.open_run()
+        house.until(lambda: house.call(run, "GET", "/v1/items").status == 200, "it goes on when there is room")
+        house.run("minter", "audit", "verify")
 
 
 def test_a_proxy_in_the_brokers_environment_is_no_hop(house, upstream, decoy):
