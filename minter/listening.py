@@ -51,7 +51,6 @@ class Listening:
         open_tls = None if tls is None else dataclasses.replace(tls, client_ca="")
         common: dict[str, Any] = {
             "by": "minter",
-            "refuse_forwarded": True,
             "on_refused": minter.metrics.request_refused,
         }
         brokers = ListenerGroup(
@@ -60,18 +59,25 @@ class Listening:
             limits=limits,
             socket_group=self.brokers_group,
             tls=_if_any(self.brokers, tls),
+            refuse_forwarded=True,
             # On TCP it is the client certificate that lets in; under which name a broker found its way says nothing.
             hosts=None,
             **common,
         )
         admin = ListenerGroup(
-            app=minter.admin_app, listeners=self.admin, limits=few, socket_group=self.admin_group, **common
+            app=minter.admin_app,
+            listeners=self.admin,
+            limits=few,
+            socket_group=self.admin_group,
+            refuse_forwarded=True,
+            **common,
         )
         public = ListenerGroup(
             app=minter.public_app,
             listeners=self.public,
             limits=limits,
             tls=_if_any(self.public, open_tls),
+            # Public keys may lie behind whatever brings them to verifiers: a proxy that says so is welcome here.
             hosts=None,
             **common,
         )

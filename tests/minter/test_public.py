@@ -112,3 +112,10 @@ async def test_a_question_of_another_form_is_refused(served, given, status):
 async def test_nothing_else_is_public(served):
     for path in ("/v1/leases", "/v1/custody", "/metrics", "/readyz", "/v1/reload", "/"):
         assert (await served.ask("public", "GET", path, broker="b1"))[0] == 404
+
+
+async def test_public_keys_come_through_a_proxy_and_custody_does_not(served):
+    forwarded = {"X-Forwarded-For": "10.0.0.1", "Via": "1.1 proxy"}
+    assert (await served.ask("public", "GET", "/.well-known/jwks.json", headers=forwarded))[0] == 200
+    for group in ("brokers", "admin"):
+        assert (await served.ask(group, "GET", "/readyz", headers=forwarded))[0] == 403
