@@ -158,10 +158,22 @@ def due(connection: Connection, moment: Moment, *, limit: int) -> list[LeaseRow]
     return list(found.values())
 
 
-def attempts_due(connection: Connection, *, now: float, limit: int) -> list[LeaseRow]:
-    """Return leases whose revocation is to be tried now."""
+def attempts_due(connection: Connection, moment: Moment, *, limit: int) -> list[LeaseRow]:
+    """Return leases whose revocation is to be tried now. One that was replaced ends by either clock, as any other."""
     where = "next_attempt_at IS NOT NULL AND next_attempt_at <= ? ORDER BY next_attempt_at"
-    return _rows(connection, where, (now,), limit)
+    found = _rows(connection, where, (moment.now,), limit)
+    replaced = "state = 'revoking' AND end_reason = 'replaced' AND boot_id = ? AND boot_expires_at <= ?"
+    where = f"next_attempt_at > ? AND {replaced}"
+    return found + _rows(connection, where, (moment.now, moment.boot_id, moment.boot), limit - len(found))
+
+
+def bring_forward(connection: Connection, *, now: float) -> int:
+    """Have every revocation that waits for its time tried now: the clock that it was set by was wrong."""
+    return connection.exec_driver_sql(
+        "UPDATE leases SET next_attempt_at = ? "
+        "WHERE next_attempt_at > ? AND NOT (state = 'revoking' AND end_reason = 'replaced')",
+        (now, now),
+    ).rowcount
 
 
 def next_ends(connection: Connection, *, boot_id: str) -> tuple[float | None, float | None]:

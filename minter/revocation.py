@@ -45,6 +45,8 @@ _ATTEMPT_S: Final = 60.0
 #: So long an answer waits to say how a lease ended; then it says that it is still being tried.
 _ANSWER_S: Final = 5.0
 _BATCH: Final = 500
+#: Smaller steps back are the clock being steered.
+_STEP_BACK_S: Final = 5.0
 #: Reasons that are no revocation: the lease was over in its own time.
 _ENDED_IN_TIME: Final = ("expired", "replaced")
 
@@ -90,6 +92,10 @@ class Endings:
         self._unwritten: list[Change] = []
         self._slots: defaultdict[str, asyncio.Semaphore] = defaultdict(lambda: asyncio.Semaphore(AT_ONCE_PER_PROFILE))
         self._attempts: dict[str, asyncio.Task[None]] = {}
+        #: By how much the wall clock was before the boot clock at the last sweep.
+        self._wall_ahead_s: float | None = None
+        #: The highest wall time that was known then.
+        self._highest_wall = 0.0
 
     # --- ending before time ---
 
@@ -181,6 +187,9 @@ class Endings:
         Bounded batches over the index: what is not due costs nothing.
         """
         await self._write_again()
+        if self._clock_went_back():
+            # What waits may wait for an instant that only the wrong clock would have come to soon.
+            await self._store.write(lambda found: (lease_rows.bring_forward(found, now=self._clock.now()), ()))
         while await self._end_due():
             pass
         while await self._try_due():
@@ -192,10 +201,21 @@ class Endings:
             ends.append(self._clock.now() + boot_at - self._clock.boottime())
         return min(ends, default=None)
 
+    def _moment(self) -> Moment:
+        clock, highest = self._clock, self._store.highest_wall
+        return Moment(now=clock.now(), boot_id=clock.boot_id(), boot=clock.boottime(), highest_wall=highest)
+
+    def _clock_went_back(self) -> bool:
+        """Say whether the wall clock was set back since the last sweep, or before the first one."""
+        now, highest = self._clock.now(), self._store.highest_wall
+        before, self._wall_ahead_s = self._wall_ahead_s, now - self._clock.boottime()
+        known, self._highest_wall = self._highest_wall, highest
+        went_back = before is not None and before - self._wall_ahead_s > _STEP_BACK_S
+        return went_back or (highest != known and highest - now > _STEP_BACK_S)
+
     async def _end_due(self) -> bool:
         """End one batch; say whether there may be more."""
-        clock, highest = self._clock, self._store.highest_wall
-        moment = Moment(now=clock.now(), boot_id=clock.boot_id(), boot=clock.boottime(), highest_wall=highest)
+        moment = self._moment()
         rows = await self._store.read(lambda found: lease_rows.due(found, moment, limit=_BATCH))
         due = []
         for row in rows:
@@ -210,10 +230,10 @@ class Endings:
 
     async def _try_due(self) -> bool:
         """Try one batch; say whether there may be more."""
-        now = self._clock.now()
+        moment = self._moment()
         # Those being tried are among them: an upstream that hangs must not keep others from being looked at.
         limit = _BATCH + len(self._busy)
-        rows = await self._store.read(lambda found: lease_rows.attempts_due(found, now=now, limit=limit))
+        rows = await self._store.read(lambda found: lease_rows.attempts_due(found, moment, limit=limit))
         done = []
         for row in rows:
             live = self._book.get(row.id)
@@ -223,7 +243,7 @@ class Endings:
             elif row.id in self._busy:
                 continue
             self._busy.add(row.id)
-            row.ended_at = row.ended_at or now
+            row.ended_at = row.ended_at or moment.now
             change = await self._over_here(row, self._credentials.get(row.id))
             if change is None:
                 self._start(row)

@@ -333,6 +333,41 @@ async def test_a_stop_lets_a_revocation_under_way_finish(tmp_path, clock):
     assert world.remote.live == set()
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+async def test_a_revocation_that_waits_by_a_clock_that_was_ahead_is_tried_when_the_clock_is_right(steady, restarted):
+    steady.clock.wall += 86400
+    steady.clock.advance(2)
+    row = await ended(steady, RevocationError())
+    assert (await steady.row(row.id)).state == "revoking"
+    steady.clock.wall -= 86400
+    if restarted:
+        await steady.restart()
+    await tick(steady)
+    assert (await steady.row(row.id)).state == "revoked"
+    # Once: a clock that stays behind what was seen does not take the pauses away.
+    other = await ended(steady, RevocationError())
+    await tick(steady)
+    await tick(steady)
+    assert (await steady.row(other.id)).attempts == 1
+
+
+async def test_a_replaced_lease_whose_end_was_set_by_a_clock_that_was_ahead_ends_on_time(world):
+    run_id = world.run_id()
+    world.clock.wall += 86400
+    first = await world.lease(profile="remote", run_id=run_id, ttl_s=3000.0)
+    world.clock.advance(580)
+    await world.lease(profile="remote", run_id=run_id, ttl_s=2420.0)
+    world.clock.wall -= 86400
+    await tick(world)
+    assert world.minter.book.get(first.row.id) is first
+    assert world.remote.live == {"remote-0", "remote-1"}
+    world.clock.advance(20)
+    await tick(world)
+    assert world.remote.live == {"remote-1"}
+    assert (await world.row(first.row.id)).state == "expired"
+    assert world.minter.book.count("b1", "remote") == 1
+
+
 async def test_a_rotation_whose_keyring_hangs_holds_up_no_sweep(world, monkeypatch):
     asked, hang = [], asyncio.Event()
 
