@@ -159,8 +159,8 @@ def _minting(tmp_path_factory, _upstream):
     }
     root = tmp_path_factory.mktemp("minting")
     helpers = "".join(
-        f'[commands.{name}]\nargv = ["{root}/secrets/helper", "{name}"]\ntimeout = 5\nmax_output = 4096\n'
-        for name in ("kube", "aws", "text")
+        f'[commands.{name}]\nargv = ["{root}/secrets/helper", "{name}"]\ntimeout = {limit_s}\nmax_output = 4096\n'
+        for name, limit_s in (("kube", 30), ("aws", 30), ("text", 5))
     )
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
