@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -109,8 +109,12 @@ class Endings:
 
     async def close(self, leases: Iterable[Live], reason: str, *, uid: int | None = None) -> list[Change]:
         """End live leases now; wait until that is written, not for what is to be done upstream."""
-        changes = [await self._change(live, reason, uid=uid) for live in self.stop(leases, reason)]
-        await self.write(changes)
+        changes: list[Change] = []
+        for some in _batched(self.stop(leases, reason), _BATCH):
+            # Written before the next are worked out: however many they are, others are answered in between.
+            part = [await self._change(live, reason, uid=uid) for live in some]
+            await self.write(part)
+            changes += part
         return changes
 
     def stop(self, leases: Iterable[Live], reason: str) -> list[Live]:
@@ -337,6 +341,11 @@ class Endings:
                 task.cancel()
             return len(left)
         return 0
+
+
+def _batched(leases: Sequence[Live], size: int) -> Iterator[Sequence[Live]]:
+    """Yield ``leases`` in parts."""
+    return (leases[start : start + size] for start in range(0, len(leases), size))
 
 
 def _apply(changes: Sequence[Change], connection: Connection) -> tuple[None, list[Event]]:
