@@ -8,6 +8,8 @@ the other end of a Unix socket, and stock uvicorn takes megabytes of headers and
   None; ``scope["body_length"]`` the announced length, None for a chunked body.
 - A refusal is problem+json, and the connection is closed after it. Answers keep the order of their requests: a refusal
   waits until the answers before it are complete.
+- When the group is full, a new connection takes the place of the one that has waited longest without an active
+  request (:meth:`GroupState.make_room`).
 - Deadlines are looked at by one sweep over all connections (:meth:`Protocol.sweep`), not by a timer a request.
 
 Overridden internals of uvicorn are pinned by ``tests/config/test_server_pin.py``.
@@ -16,11 +18,14 @@ Overridden internals of uvicorn are pinned by ``tests/config/test_server_pin.py`
 from __future__ import annotations
 
 import asyncio
+import heapq
+import itertools
 import socket
 import struct
 import sys
 import urllib.parse
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -41,8 +46,13 @@ _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024 * 1024
 #: How many connections beyond the limit are told that there is no room; further ones are dropped without a word.
 _TOLD: Final = 8
+#: How many that may be dropped for room one look at all connections finds, so that a flood does not cost one each.
+_SPARE: Final = 32
 #: How much of a body is thrown away to keep a connection, when the answer was complete before it.
 _LEFTOVER_BYTES: Final = 256 * 1024
+
+#: Whether it is more than idle, its deadline, its number: what is lower is dropped first.
+Waiting = tuple[bool, float, int]
 
 _ALLOW: Final = (b"allow", b"GET, HEAD, POST, PUT, PATCH, DELETE")
 _ASGI: Final = {"version": "3.0", "spec_version": "2.4"}
@@ -50,12 +60,19 @@ _ASGI: Final = {"version": "3.0", "spec_version": "2.4"}
 
 @dataclass(slots=True, eq=False)
 class GroupState:
-    """What the connections of one group share. ``now`` is coarse: the sweep sets it."""
+    """What the connections of one group share. ``now`` is coarse: the sweep sets it.
+
+    ``told`` counts those beyond the limit that are being told so.
+    """
 
     group: ListenerGroup
     server_state: ServerState
     now: float
     hosts: frozenset[str] | None = field(init=False)
+    told: int = 0
+    numbers: Iterator[int] = field(default_factory=itertools.count)
+    _spare: list[tuple[Waiting, Protocol]] = field(default_factory=list)
+    _none_at: float = -1.0
 
     def __post_init__(self) -> None:
         self.hosts = self.group.allowed_hosts()
@@ -63,9 +80,38 @@ class GroupState:
     def sweep(self, now: float) -> None:
         """Let every connection look at its deadline."""
         self.now = now
+        self._spare.clear()
         for connection in list(self.server_state.connections):
             if isinstance(connection, Protocol):
                 connection.sweep(now)
+
+    def has_room(self) -> bool:
+        """Say whether one more connection may come, after dropping one for it if need be."""
+        return len(self.server_state.connections) - self.told < self.group.limits.max_connections or self.make_room()
+
+    def make_room(self) -> bool:
+        """Drop the connection that has waited longest without an active request; say whether there was one.
+
+        All connections are looked at for the first of some that come, and once a sweep when none may be dropped.
+        """
+        if self._none_at == self.now:
+            return False
+        while True:
+            while self._spare:
+                place, connection = self._spare.pop()
+                # Meanwhile it may have begun a request, or be gone.
+                if connection.waiting() == place:
+                    connection.make_way()
+                    return True
+            found = [
+                (waiting, one)
+                for one in self.server_state.connections
+                if isinstance(one, Protocol) and (waiting := one.waiting()) is not None
+            ]
+            if not found:
+                self._none_at = self.now
+                return False
+            self._spare = heapq.nsmallest(_SPARE, found)[::-1]
 
 
 class Protocol(HeadReader):
@@ -74,6 +120,8 @@ class Protocol(HeadReader):
     def __init__(self, config: Config, state: GroupState, listener: Listener, loop: asyncio.AbstractEventLoop) -> None:
         super().__init__(config, state.server_state, loop, group=state.group, hosts=state.hosts, listener=listener)
         self.state = state
+        self.number = next(state.numbers)
+        self.told = False
         self.cycle: Cycle | None = None  # type: ignore[assignment]
         self.active: Cycle | None = None
         self.base_scope: dict[str, Any] = {}
@@ -87,7 +135,7 @@ class Protocol(HeadReader):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Take a connection; what is the same for all its requests is put together here."""
-        beyond = len(self.connections) - self.limits.max_connections
+        room = self.state.has_room()
         super().connection_made(transport)
         unix = self.listener.kind == "unix"
         self.own_host = self.server[0] if self.server and not unix else ""
@@ -104,18 +152,26 @@ class Protocol(HeadReader):
             "tls_subject": subject_of(transport.get_extra_info("peercert")),
         }
         self.deadline = self.state.now + self.limits.header_s
-        if beyond >= _TOLD:
+        if room:
+            return
+        if self.state.told >= _TOLD:
             self.closing = True
+            self.connections.discard(self)
             if self.group.on_refused is not None:
                 self.group.on_refused("too-many-requests")
             transport.abort()
-        elif beyond >= 0:
+        else:
+            self.told = True
+            self.state.told += 1
             self.phase = HEAD
             self.refuse(ProblemError("too-many-requests", "too many connections", retry_after=1))
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application of the request being answered; forget those that wait."""
         self.closing = True
+        if self.told:
+            self.told = False
+            self.state.told -= 1
         self.pipeline.clear()
         if self.active is not None and not self.active.response_complete:
             self.active.disconnect()
@@ -169,6 +225,28 @@ class Protocol(HeadReader):
             self.refuse(ProblemError("request-timeout"))
         else:
             self.transport.close()
+
+    def waiting(self) -> Waiting | None:
+        """Return where it stands among those that may be dropped for room, the first the lowest; None: it may not be.
+
+        Idle ones come first; then those whose head is not complete, and those that were answered for good. Among them
+        it counts whose time is up first.
+        """
+        if self.active is not None or self.told or self not in self.connections:
+            return None
+        if self.transport.get_write_buffer_size():
+            return None  # its answer is on the way
+        idle = self.phase == IDLE and self.cycle is not None and not self.closing
+        return not idle, self.deadline, self.number
+
+    def make_way(self) -> None:
+        """Be dropped for another connection."""
+        if self.group.on_refused is not None and self.phase == HEAD and not self.closing:
+            self.group.on_refused("too-many-requests")
+        self.closing = True
+        # The place is free now, not only when the transport says that it is closed.
+        self.connections.discard(self)
+        self.transport.abort()
 
     def shutdown(self) -> None:
         """Begin the end: what waits is dropped, the answer under way may finish."""

@@ -105,7 +105,9 @@ class Limits:
     write_idle_s: float = 60.0
     """How long a client may stop reading an answer that waits for it: the connection is cut."""
     max_connections: int = 2048
-    """Open connections of the group; the next one is answered 429 and closed."""
+    """Open connections of the group. The next one takes the place of the connection that has waited longest without an
+    active request: an idle one, else one whose head is not complete. When all have one, it is answered 429 and closed.
+    """
     max_pipelined: int = 16
     """Requests that may wait behind one that is being answered."""
 

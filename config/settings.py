@@ -93,9 +93,10 @@ class TlsSettings(_Settings, frozen=True, kw_only=True):
 class ListenSettings(_Settings, frozen=True, kw_only=True):
     """Limits of how a program listens. They hold before a request reaches the program's own code.
 
-    ``max_connections`` is a listener group's; ``max_header_bytes`` counts the whole head, ``max_headers`` its lines,
-    ``max_target_bytes`` the path with its query. ``header_deadline`` is for the whole head of a request,
-    ``body_deadline`` for a pause within its body, ``keep_alive`` for an idle connection.
+    ``max_connections`` is a listener group's: beyond it, whoever waits longest without an active request makes room,
+    and when nobody does, the new connection is answered 429. ``max_header_bytes`` counts the whole head,
+    ``max_headers`` its lines, ``max_target_bytes`` the path with its query. ``header_deadline`` is for the whole head
+    of a request, ``body_deadline`` for a pause within its body, ``keep_alive`` for an idle connection.
     """
 
     DURATIONS: ClassVar = ("header_deadline", "body_deadline", "keep_alive")

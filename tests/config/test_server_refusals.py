@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import socket
+import threading
+import time
 
 import pytest
 
@@ -259,31 +263,123 @@ def test_a_group_for_browsers_takes_origins():
         assert world.ask(G + b"Origin: http://localhost\r\n\r\n").status == 200
 
 
+async def stay(_scope, receive, _send):
+    """Never answer: the request is active until its client is gone."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def active(world):
+    """Return a connection whose request the application works on."""
+    before = len(world.seen)
+    client = world.connect()
+    client.send(GET)
+    wait_until(lambda: len(world.seen) > before)
+    return client
+
+
+def wait_until(true):
+    for _ in range(500):
+        if true():
+            return
+        time.sleep(0.01)
+    raise AssertionError("it did not come to pass")
+
+
 def test_connections_beyond_the_limit_are_told_so():
-    with served(hello, limits=Limits(max_connections=2)) as world:
-        first, second = world.connect(), world.connect()
-        first.send(GET)
-        second.send(GET)
-        assert (first.reply().status, second.reply().status) == (200, 200)
+    with served(stay, limits=Limits(max_connections=2)) as world:
+        first, second = active(world), active(world)
         with world.client() as third:
             reply = third.reply()
             assert (reply.status, reply.code, reply.header("retry-after")) == (429, "too-many-requests", "1")
             third.assert_closed()
+        assert len(world.seen) == 2
         first.sock.close()
         second.sock.close()
 
 
 def test_a_flood_of_connections_holds_no_more_than_a_few_beyond_the_limit():
     """Each that is told so stays open for a moment; the many are dropped, or they take every file there is."""
-    with served(hello, limits=Limits(max_connections=2)) as world:
-        crowd = [world.connect() for _ in range(40)]
+    gate = threading.Event()
+
+    async def app(scope, receive, send):
+        await asyncio.get_running_loop().run_in_executor(None, gate.wait, 5)
+        await hello(scope, receive, send)
+
+    with served(app, limits=Limits(max_connections=2)) as world:
+        crowd = [active(world), active(world)] + [world.connect() for _ in range(38)]
         said = [client.rest() for client in crowd[2:]]
         assert said[0].startswith(b"HTTP/1.1 429 ")
         assert 1 <= sum(b"HTTP/1.1 429 " in one for one in said) <= 8
-        crowd[0].send(GET)
-        assert crowd[0].reply().status == 200
+        gate.set()
+        assert [client.reply().status for client in crowd[:2]] == [200, 200]
         for client in crowd:
             client.sock.close()
+
+
+def test_when_full_the_connection_that_was_idle_longest_makes_room():
+    with served(hello, limits=Limits(max_connections=3)) as world, contextlib.ExitStack() as stack:
+        half, older, newer = (stack.enter_context(world.client()) for _ in range(3))
+        half.send(b"GET /a HTTP/1.1\r\n")
+        for client in (older, newer):
+            client.send(GET)
+            assert client.reply().status == 200
+        assert world.ask(GET).status == 200
+        older.assert_closed()
+        # An idle one goes before a head that is not complete.
+        fourth = stack.enter_context(world.client())
+        fourth.send(GET)
+        assert fourth.reply().status == 200
+        half.send(b"Host: localhost\r\n\r\n")
+        assert half.reply().status == 200
+        assert world.refused == []
+
+
+def test_heads_that_are_never_finished_keep_nobody_out():
+    with served(hello, limits=Limits(max_connections=5)) as world, contextlib.ExitStack() as stack:
+        silent, *slow = (stack.enter_context(world.client()) for _ in range(5))
+        for client in slow:
+            client.send(b"GET /a HTTP/1.1\r\nX: ")
+        for _ in range(20):
+            # Each is full again before the next one comes.
+            stack.enter_context(world.client()).send(b"GET /a HTTP/1.1\r\nX: ")
+            assert world.ask(GET).status == 200
+        for client in (silent, *slow):
+            client.assert_closed()
+
+
+def test_connections_that_linger_after_a_refusal_keep_nobody_out():
+    with served(hello, limits=Limits(max_connections=3)) as world, contextlib.ExitStack() as stack:
+        for _ in range(9):
+            client = stack.enter_context(world.client())
+            client.send(b"POST /a HTTP/1.1\r\nHost: evil.test\r\nContent-Length: 5\r\n\r\n")
+            assert client.reply().code == "host-not-allowed"
+        assert world.ask(GET).status == 200
+
+
+def test_a_request_that_is_answered_or_sends_its_body_is_never_dropped_for_room():
+    gate = threading.Event()
+
+    async def app(scope, receive, send):
+        if scope["path"] == "/slow":
+            await asyncio.get_running_loop().run_in_executor(None, gate.wait, 5)
+        await hello(scope, receive, send)
+
+    with served(app, limits=Limits(max_connections=3)) as world, contextlib.ExitStack() as stack:
+        slow, sending, idle = (stack.enter_context(world.client()) for _ in range(3))
+        # What stands behind it is not complete, which does not make it less active.
+        slow.send(GET.replace(b"/a", b"/slow") + b"GET /a HTTP/1.1\r\n")
+        sending.send(b"POST /a HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nhe")
+        wait_until(lambda: len(world.seen) == 2)
+        idle.send(GET)
+        assert idle.reply().status == 200
+        for _ in range(10):
+            assert world.ask(GET).status == 200
+        idle.assert_closed()
+        sending.send(b"llo")
+        assert sending.reply().body == b"5"
+        gate.set()
+        assert slow.reply().status == 200
 
 
 def test_the_minter_signs_its_own_refusals():
