@@ -107,7 +107,7 @@ class AdminApi:
         everything = filters.pop("all", None) == "true"
         if bool(filters) == everything:
             raise ProblemError("filter-required", "give filters, or all=true alone")
-        ended = await self.service.end(lambda live: _fits(live, filters), "operator", uid=uid)
+        ended = await self.service.end(lambda live: _fits(live, filters), "operator", uid=uid, final="run" in filters)
         fields: dict[str, Value] = {"uid": uid, "count": len(ended), "reason": ",".join(sorted(filters)) or "all"}
         await self.store.write(lambda _connection: (None, [Event("leases.mass-revoked", fields)]))
         return json_response({"leases": ended, "pending": sum(one.state == "revoking" for one in ended)})

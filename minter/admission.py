@@ -103,7 +103,9 @@ class Admission:
         """Return what may be lent, or refuse."""
         policy = self.policy
         check_request(request)
-        if not broker.may_ask_for(request.profile):
+        # By the policy, not by who it was when it asked: a request may have waited while that changed.
+        now = policy.brokers.get(broker.id)
+        if now is None or not now.may_ask_for(request.profile):
             raise ProblemError("profile-not-allowed")
         profile = policy.grants.profiles.get(request.profile)
         if profile is None:

@@ -11,13 +11,21 @@ from minter.admission import Asked
 from minter.book import Key, Live
 
 
+class OvertakenError(Exception):
+    """A lease was ended as soon as it was made, but its run may have another: ask again."""
+
+
 @dataclass(frozen=True, slots=True)
 class Order:
-    """An end that was asked for while a lease was being made: it applies as soon as the lease is there."""
+    """An end that was asked for while a lease was being made: it applies as soon as the lease is there.
+
+    ``final``: it was meant for the run, which gets no other lease in its place.
+    """
 
     which: Callable[[Live], bool]
     reason: str
     uid: int | None = None
+    final: bool = False
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +37,10 @@ class Flight:
     orders: list[Order] = field(default_factory=list)
 
     async def landed(self) -> Live:
-        """Wait for it. Whoever gives up waiting does not take it along. Errors: those of the mint."""
+        """Wait for it. Whoever gives up waiting does not take it along.
+
+        Errors: those of the mint, among them :class:`OvertakenError`.
+        """
         if self.task is None:
             raise RuntimeError("a flight is waited for once it has taken off")
         return await asyncio.shield(self.task)

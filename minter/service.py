@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Final
+
+import msgspec
 
 from config.clock import Clock
 from config.contract import LeaseRequest, RevokedLease, RunRecord
@@ -18,13 +21,16 @@ from minter.admission import Admission, Asked
 from minter.book import Book, Live
 from minter.custody import Custody
 from minter.expiry import Expiry
-from minter.flights import Flight, Flights, Order
+from minter.flights import Flight, Flights, Order, OvertakenError
 from minter.kinds import Minted
 from minter.lease_rows import LeaseRow
 from minter.limits import MintLimits
 from minter.metrics import Metrics
 from minter.revocation import Endings
 from minter.store import Store
+
+#: So often a request is asked again whose lease was ended while it was being made, by a rotation or a reload.
+_AGAIN: Final = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +56,17 @@ class LeaseService:
 
         Errors: ``ProblemError`` when it is refused or could not be made.
         """
+        asked_at = self.clock.boottime()
+        for _ in range(1 + _AGAIN):
+            # What was asked for is what was left of the run then.
+            left_s = request.ttl_s - (self.clock.boottime() - asked_at)
+            try:
+                return await self._lease(broker, msgspec.structs.replace(request, ttl_s=left_s))
+            except OvertakenError:
+                continue
+        raise ProblemError("not-ready", "the lease was ended each time while it was being made", retry_after=1)
+
+    async def _lease(self, broker: Principal, request: LeaseRequest) -> Live:
         while True:
             asked = self.admission.admit(broker, request)
             flight, current = self.flights.find(asked.key), self.book.current(asked.key)
@@ -85,12 +102,19 @@ class LeaseService:
     async def end_run(self, broker: str, run_id: str) -> list[RevokedLease]:
         """End all leases of a run, those included that are just being made; say of each how it ended."""
         self.admission.run_ended(broker, run_id)
-        self.flights.order(Order(lambda _live: True, "run-ended"), of=lambda key: key[:2] == (broker, run_id))
+        self.flights.order(
+            Order(lambda _live: True, "run-ended", final=True), of=lambda key: key[:2] == (broker, run_id)
+        )
         return await self.endings.end(self.book.of_run(broker, run_id), "run-ended")
 
-    async def end(self, which: Callable[[Live], bool], reason: str, *, uid: int | None = None) -> list[RevokedLease]:
-        """End the live leases that ``which`` picks, those included that are just being made."""
-        self.flights.order(Order(which, reason, uid))
+    async def end(
+        self, which: Callable[[Live], bool], reason: str, *, uid: int | None = None, final: bool = False
+    ) -> list[RevokedLease]:
+        """End the live leases that ``which`` picks, those included that are just being made.
+
+        Whoever waits for one that is being made gets another one, unless the end is ``final``.
+        """
+        self.flights.order(Order(which, reason, uid, final))
         return await self.endings.end([live for live in self.book if which(live)], reason, uid=uid)
 
     async def end_one(
@@ -158,7 +182,12 @@ class LeaseService:
 
     async def _obey(self, flight: Flight, live: Live) -> None:
         """End a lease whose end was ordered while it was being made; it is not released then."""
-        for order in flight.orders:
-            if order.which(live):
-                await self.endings.close([live], order.reason, uid=order.uid)
-                raise ProblemError("run-over", "the lease was ended while it was being made")
+        orders = [order for order in flight.orders if order.which(live)]
+        if not orders:
+            return
+        order = next((order for order in orders if order.final), orders[0])
+        await self.endings.close([live], order.reason, uid=order.uid)
+        # More may have been ordered while that was written.
+        if any(order.final for order in flight.orders if order.which(live)):
+            raise ProblemError("run-over", "the lease was ended while it was being made")
+        raise OvertakenError

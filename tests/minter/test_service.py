@@ -247,8 +247,17 @@ async def test_another_brokers_run_cannot_be_ended(world):
         await world.minter.service.end_one(live.row.id, "revoked", broker="b2")
 
 
-@pytest.mark.parametrize("by", ["run", "operator", "reload"])
-async def test_a_mint_under_way_when_its_end_is_asked_for_is_ended_too_and_not_released(world, by):
+@pytest.mark.parametrize(
+    ("by", "code"),
+    [
+        ("run", "run-over"),
+        ("operator", "run-over"),
+        ("reload", "caller-not-allowed"),
+        ("narrowed", "profile-not-allowed"),
+        ("removed", "profile-not-allowed"),
+    ],
+)
+async def test_a_mint_under_way_when_its_end_is_asked_for_is_ended_too_and_not_released(world, by, code):
     world.remote.gate.clear()
     run_id = world.run_id()
     asking = asyncio.create_task(world.lease(profile="remote", run_id=run_id))
@@ -257,17 +266,72 @@ async def test_a_mint_under_way_when_its_end_is_asked_for_is_ended_too_and_not_r
     if by == "run":
         assert await world.minter.service.end_run("b1", run_id) == []
     elif by == "operator":
-        assert await world.minter.service.end(lambda live: live.row.profile == "remote", "operator", uid=0) == []
-    else:
+        ending = world.minter.service.end(lambda live: live.row.run_id == run_id, "operator", uid=0, final=True)
+        assert await ending == []
+    elif by == "reload":
         world.write_grants(remote={"allowed_callers": ["other"]})
         assert await world.minter.reloader.reload() == ()
         world.play_remote()
+    else:
+        world.write_brokers(**({"b1": {"profiles": ["jwt"]}} if by == "narrowed" else {}), b2={})
+        assert await world.minter.reloader.reload() == ()
+        world.play_remote()
     world.remote.gate.set()
-    with pytest.raises(ProblemError, match="run-over"):
+    with pytest.raises(ProblemError) as refused:
         await asking
+    assert refused.value.code == code
     await world.minter.endings.drain(5)
     assert world.remote.live == set()
     assert await world.states() == {"revoked": 1}
+
+
+@pytest.mark.parametrize("reason", ["key-retired", "key-changed", "operator"])
+async def test_a_run_whose_mint_was_overtaken_by_the_end_of_its_key_gets_a_fresh_lease(world, reason):
+    world.remote.gate.clear()
+    run_id = world.run_id()
+    asking = [asyncio.create_task(world.lease(profile="remote", run_id=run_id, ttl_s=100.0)) for _ in range(3)]
+    await world.remote.asked.wait()
+    await asyncio.sleep(0)
+    await world.minter.service.end(lambda live: live.row.profile == "remote", reason)
+    world.clock.advance(10)
+    world.remote.gate.set()
+    lives = await asyncio.gather(*asking)
+    await world.minter.endings.drain(5)
+    assert len({live.row.id for live in lives}) == 1
+    assert list(world.minter.book) == [lives[0]]
+    assert len(world.remote.live) == 1
+    assert await world.states() == {"active": 1, "revoked": 1}
+    # Its run has not become longer by the time that this took.
+    assert lives[0].row.expires_at == world.clock.now() + 90
+
+
+async def test_a_request_whose_lease_is_ended_each_time_is_refused_after_a_few(world, monkeypatch):
+    mint = world.remote.mint
+
+    async def overtaken(request):
+        await world.minter.service.end(lambda _live: True, "key-retired")
+        return await mint(request)
+
+    monkeypatch.setattr(world.remote, "mint", overtaken)
+    with pytest.raises(ProblemError) as refused:
+        await world.lease(profile="remote")
+    assert (refused.value.code, refused.value.retry_after) == ("not-ready", 1)
+    await world.minter.endings.drain(5)
+    assert await world.states() == {"revoked": 4}
+    assert world.remote.live == set()
+
+
+async def test_a_run_that_ends_while_its_overtaken_lease_is_ended_gets_no_other(world):
+    world.remote.gate.clear()
+    run_id = world.run_id()
+    asking = asyncio.create_task(world.lease(profile="remote", run_id=run_id))
+    await world.remote.asked.wait()
+    await world.minter.service.end(lambda _live: True, "key-retired")
+    await world.minter.service.end_run("b1", run_id)
+    world.remote.gate.set()
+    with pytest.raises(ProblemError, match="run-over"):
+        await asking
+    assert len(world.remote.minted) == 1
 
 
 async def test_a_mint_under_way_goes_on_when_another_end_is_asked_for(world):
