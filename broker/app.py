@@ -185,9 +185,9 @@ class Control:
         _check_json(request)
         longest = max((granted.max_request for granted in run.profiles.values()), default=0)
 
-        def body() -> Awaitable[bytes]:
+        def body(receive: Receive) -> Awaitable[bytes]:
             # JSON writes a byte of text as up to six; the body that is sent is measured again.
-            return read_body(request.receive, 6 * longest + MAX_BODY, request.scope)
+            return read_body(receive, 6 * longest + MAX_BODY, request.scope)
 
         return await self.envelope.answer(run, body, request.receive)
 

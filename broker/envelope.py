@@ -6,7 +6,8 @@ the data path would have answered. A ``body`` that is text is sent as it is, any
 not UTF-8 comes back in base64 and says so: ``"encoding": "base64"``.
 
 Here a body and its answer lie in memory as a whole, so a run has no more of them than calls that it may make at once:
-counted from before the body is read until the answer is gone.
+counted from before the body is read until the answer is gone. The calls of all runs together hold no more bytes than
+``max_host_call_bytes``: a body as it comes in, then what is sent of it and what has come back, at last the envelope.
 """
 
 from __future__ import annotations
@@ -35,6 +36,11 @@ _TOKEN: Final = re.compile(tokens.PATTERN, re.ASCII)
 #: An answer is handed over in pieces of this size, each when the code has taken those before it.
 _PIECE: Final = 65_536
 
+_FOR_THE_BODY: Final = "host calls hold as much memory as they may"
+_FOR_THE_ANSWER: Final = (
+    "the call was made, but host calls hold as much memory as they may: there is none for its answer"
+)
+
 
 # The last group is for Python alone, whose "$" also matches before a line break at the end.
 MediaType = Annotated[str, msgspec.Meta(max_length=256, pattern=r"^[\x21-\x7e][\x20-\x7e]*$(?!\n)")]
@@ -54,37 +60,56 @@ class Envelope:
     """The host-call envelope."""
 
     def __init__(
-        self, endpoint: CallEndpoint, refused: Callable[[str, str], None], *, max_target_bytes: int = 8192
+        self,
+        endpoint: CallEndpoint,
+        refused: Callable[[str, str], None],
+        *,
+        max_target_bytes: int = 8192,
+        max_bytes: int = 128 * 1024 * 1024,
     ) -> None:
         """Take the data path, and who counts a refusal that does not reach it, by profile and code.
 
-        ``max_target_bytes`` is what a request on the data path is held to before it gets there.
+        ``max_target_bytes`` is what a request on the data path is held to before it gets there; ``max_bytes`` is what
+        all calls together may hold in memory.
         """
         self._endpoint = endpoint
         self._refused = refused
         self._max_target_bytes = max_target_bytes
+        self.memory = Memory(max_bytes)
 
-    async def answer(self, run: Run, body: Callable[[], Awaitable[bytes]], receive: Receive) -> Response:
-        """Make the call that ``body`` brings, if the run has not too many of them in memory, and return the answer.
+    async def answer(self, run: Run, body: Callable[[Receive], Awaitable[bytes]], receive: Receive) -> Response:
+        """Make the call that ``body`` reads, if the run has not too many of them in memory, and return the answer.
 
-        Errors: whatever ``body`` raises.
+        Errors: whatever ``body`` raises, but when there is no memory for what it reads.
         """
         if run.host_calls >= sum(granted.max_concurrent for granted in run.profiles.values()):
             return json_response(self._refuse(run, ProblemError("too-many-concurrent", retry_after=1)))
-        run.host_calls += 1
+        share = _Share(self.memory, run)
         try:
-            answered = await self.carry(run, await body(), receive)
-            return _Held(run, json_response(answered))
+            return _Held(share, await self._answer(run, body, receive, share))
         except BaseException:
-            run.host_calls -= 1
+            share.release()
             raise
 
-    async def carry(self, run: Run, body: bytes, receive: Receive) -> dict[str, Any]:
+    async def _answer(
+        self, run: Run, body: Callable[[Receive], Awaitable[bytes]], receive: Receive, share: _Share
+    ) -> Response:
+        try:
+            response = json_response(await self.carry(run, await body(share.counting(receive)), receive, share))
+            share.hold(len(response.body), _FOR_THE_ANSWER)
+        except _NoMemoryError as problem:
+            share.hold(0)
+            return json_response(self._refuse(run, problem))
+        return response
+
+    async def carry(self, run: Run, body: bytes, receive: Receive, share: _Share) -> dict[str, Any]:
         """Make the call that ``body`` describes and return the envelope of its answer.
 
         ``receive`` is the request's, whose body has been read: it tells when the code goes away.
+
+        Errors: ``_NoMemoryError``.
         """
-        answer = _Captured()
+        answer = _Captured(share)
         try:
             call = decode(HostCall, body)
             # Whatever is not ASCII stays so and is refused with everything else that no target may hold.
@@ -95,9 +120,16 @@ class Envelope:
         except ProblemError as problem:
             return self._refuse(run, problem)
         sent, headers = _content(call)
+        method = call.method
+        # Only what is sent stays in memory while the call is made.
+        del body, call
+        share.hold(len(sent or b""))
         try:
-            await self._endpoint.carry(run, granted, call.method, target, headers, _body(sent, receive), answer.take)
+            await self._endpoint.carry(run, granted, method, target, headers, _body(sent, receive), answer.take)
         except ProblemError as problem:
+            if share.refused is not None:
+                # The data path says only that the answer broke off.
+                raise share.refused from None
             return _refusal(problem)
         return answer.envelope()
 
@@ -107,14 +139,69 @@ class Envelope:
         return _refusal(problem)
 
 
-class _Held(Response):
-    """An answer that counts among its run's until the code has taken it, or is gone."""
+class Memory:
+    """The bytes that the host calls of all runs hold, and may hold, at once."""
 
-    def __init__(self, run: Run, answer: Response) -> None:
+    def __init__(self, limit: int) -> None:
+        """Begin with none."""
+        self.limit = limit
+        self.held = 0
+
+
+class _NoMemoryError(ProblemError):
+    """The host calls hold as many bytes as they may."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__("too-many-requests", detail, retry_after=1)
+
+
+class _Share:
+    """What one host call counts for, until it is released: one of its run's calls, and the bytes that it holds."""
+
+    def __init__(self, memory: Memory, run: Run) -> None:
+        self._memory = memory
+        self._run = run
+        self._held = 0
+        self.refused: _NoMemoryError | None = None
+        run.host_calls += 1
+
+    def hold(self, size: int, detail: str = _FOR_THE_BODY) -> None:
+        """Hold so many bytes from now on. Errors: ``_NoMemoryError``; it holds what it held then."""
+        more = size - self._held
+        if more > 0 and self._memory.held + more > self._memory.limit:
+            self.refused = _NoMemoryError(detail)
+            raise self.refused
+        self._memory.held += more
+        self._held = size
+
+    def more(self, size: int, detail: str = _FOR_THE_BODY) -> None:
+        """Hold so many bytes more. Errors: as :meth:`hold`."""
+        self.hold(self._held + size, detail)
+
+    def counting(self, receive: Receive) -> Receive:
+        """Return an ASGI ``receive`` that counts the body which it gives."""
+
+        async def counted() -> Message:
+            message = await receive()
+            self.more(len(message.get("body", b"")))
+            return message
+
+        return counted
+
+    def release(self) -> None:
+        """Hold nothing, and be none of the run's calls any more."""
+        self.hold(0)
+        self._run.host_calls -= 1
+
+
+class _Held(Response):
+    """An answer that has its share until the code has taken it, or is gone."""
+
+    def __init__(self, share: _Share, answer: Response) -> None:
         super().__init__()
         self.body = answer.body
         self.raw_headers = answer.raw_headers
-        self._run = run
+        self._share = share
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         try:
@@ -124,13 +211,14 @@ class _Held(Response):
                 await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b""})
         finally:
-            self._run.host_calls -= 1
+            self._share.release()
 
 
 class _Captured:
     """An answer that is kept instead of sent. The data path bounds it by the profile's ``max_response``."""
 
-    def __init__(self) -> None:
+    def __init__(self, share: _Share) -> None:
+        self._share = share
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
         self._pieces: list[bytes] = []
@@ -140,7 +228,9 @@ class _Captured:
             self._status = message["status"]
             self._headers = {name.lower(): value for name, value in message["headers"]}
         else:
-            self._pieces.append(message.get("body", b""))
+            piece = message.get("body", b"")
+            self._share.more(len(piece), _FOR_THE_ANSWER)
+            self._pieces.append(piece)
 
     def envelope(self) -> dict[str, Any]:
         content_type = self._headers.get(b"content-type", b"").decode("latin-1")

@@ -153,7 +153,12 @@ class Broker:
             store=self.store,
             clock=clock,
             status=self.status,
-            envelope=Envelope(calls, self.metrics.refused, max_target_bytes=settings.limits.max_target_bytes),
+            envelope=Envelope(
+                calls,
+                self.metrics.refused,
+                max_target_bytes=settings.limits.max_target_bytes,
+                max_bytes=settings.limits.max_host_call_bytes,
+            ),
         )
         admin = Admin(
             registry=self.registry,

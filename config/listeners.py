@@ -9,13 +9,15 @@ import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeVar
 
 import msgspec
 import structlog
 
 from config.problems import By
 from config.settings import ListenSettings, TlsSettings
+
+L = TypeVar("L", bound=ListenSettings)
 
 _log = structlog.get_logger("config.listeners")
 
@@ -125,7 +127,7 @@ class Limits:
         )
 
 
-def affordable(settings: ListenSettings, open_files: int, *, own: int, each: int) -> ListenSettings:
+def affordable(settings: L, open_files: int, *, own: int, each: int) -> L:
     """Return the settings with no more connections than there are open files for; negative: there is no limit.
 
     ``own``: what the program opens besides; ``each``: what one more connection may take. Else whoever can connect takes

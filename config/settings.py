@@ -111,6 +111,16 @@ class ListenSettings(_Settings, frozen=True, kw_only=True):
     keep_alive: Duration = 75.0
 
 
+class BrokerLimits(ListenSettings, frozen=True, kw_only=True):
+    """``[limits]`` of the broker: those of how it listens, and its own.
+
+    ``max_host_call_bytes``: what the bodies and answers of all host calls (``POST /v1/call``) may hold in memory at
+    once. What goes beyond it is answered 429; a host call that alone is larger is never taken.
+    """
+
+    max_host_call_bytes: Positive = 128 * 1024 * 1024
+
+
 class UpstreamSettings(_Settings, frozen=True, kw_only=True):
     """How the broker calls APIs.
 
@@ -165,7 +175,7 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
     allow_root: bool = False
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     placements: list[str] = []
-    limits: ListenSettings = ListenSettings()
+    limits: BrokerLimits = BrokerLimits()
     upstream: UpstreamSettings = UpstreamSettings()
     tls: TlsSettings = TlsSettings()
     minter_tls: TlsSettings = TlsSettings()

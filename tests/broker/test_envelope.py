@@ -213,11 +213,93 @@ async def test_an_answer_that_the_code_does_not_read_counts_until_it_is_gone(des
         await asyncio.sleep(0)
     live = desk.house.registry.find(run.run_id, "orchestrator")
     assert live.host_calls == 1
+    assert desk.control.envelope.memory.held > 1_000_000
     reading.set()
     await waiting
     assert live.host_calls == 0
+    assert desk.control.envelope.memory.held == 0
     assert sum(taken) > 1_000_000
     assert max(taken) <= 65_536
+
+
+class Uploading:
+    """A code that sends ``first`` and then nothing until it is let go on, or is gone."""
+
+    def __init__(self, first, rest=None):
+        self.first = first
+        self.rest = rest
+        self.go_on = asyncio.Event()
+        self.answer = b""
+
+    async def receive(self):
+        if self.first is not None:
+            first, self.first = self.first, None
+            return {"type": "http.request", "body": first, "more_body": True}
+        await self.go_on.wait()
+        if self.rest is None:
+            return {"type": "http.disconnect"}
+        rest, self.rest = self.rest, None
+        return {"type": "http.request", "body": rest, "more_body": False}
+
+    async def send(self, message):
+        self.answer += message.get("body", b"")
+
+
+async def held(desk, count):
+    while desk.control.envelope.memory.held != count:  # noqa: ASYNC110 - the loop goes round until it is so
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("rest", [b"x" * 600, b'", "nope": 1}', b'"}', None])
+async def test_host_calls_of_all_runs_hold_no_more_bytes_at_once_than_the_process_may(desk, run, rest):
+    memory = desk.control.envelope.memory
+    memory.limit = 1000
+    other = await desk.open()
+    first = Uploading(b'{"method": "POST", "path": "/v1/items", "body": "' + b"x" * 551, rest)
+    (waiting,) = host_calls(desk, run, 1, first.receive, first.send)
+    await held(desk, 600)
+    answer = await host_call(desk, other, method="POST", path="/v1/items", body="x" * 500)
+    assert (answer["status"], json.loads(answer["body"])["code"]) == (429, "too-many-requests")
+    live = desk.house.registry.find(other.run_id, "orchestrator")
+    assert live.trace.kept.denied_by == {"too-many-requests": {"": 1}}
+    assert (live.host_calls, memory.held) == (0, 600)
+    assert (await host_call(desk, other, method="GET", path="/v1/items"))["status"] == 200
+    first.go_on.set()
+    # Whatever becomes of it: refused in the middle, no call at all, an answer, or the code is gone.
+    await asyncio.gather(waiting, return_exceptions=True)
+    assert memory.held == 0
+    assert (await host_call(desk, other, method="POST", path="/v1/items", body="x" * 500))["status"] == 200
+    assert memory.held == 0
+
+
+@pytest.mark.parametrize("answer", [b"x" * 1001, b"\0" * 300])
+async def test_an_answer_that_does_not_fit_is_refused_and_says_that_the_call_was_made(desk, run, answer):
+    memory = desk.control.envelope.memory
+    memory.limit = 1000
+    desk.data_path.answer = (200, [], [answer[:200], answer[200:]])
+    problem = json.loads((await host_call(desk, run, method="GET", path="/v1/items"))["body"])
+    assert (problem["status"], problem["code"]) == (429, "too-many-requests")
+    assert "the call was made" in problem["detail"]
+    assert len(desk.data_path.calls) == 1
+    assert memory.held == 0
+
+
+async def test_a_call_that_is_under_way_holds_what_it_sends_and_what_has_come_back(desk, run):
+    memory = desk.control.envelope.memory
+    seen = []
+
+    async def carry(run, granted, method, target, headers, receive, send):  # noqa: PLR0917 - the data path's own
+        seen.append(memory.held)
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await send({"type": "http.response.body", "body": b"y" * 70, "more_body": True})
+        seen.append(memory.held)
+        raise OSError
+
+    desk.data_path.carry = carry
+    with pytest.raises(OSError):
+        await host_call(desk, run, method="POST", path="/v1/items", body="x" * 50)
+    assert seen == [50, 120]
+    assert memory.held == 0
 
 
 async def test_the_envelope_takes_only_json(desk, run):

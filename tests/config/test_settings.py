@@ -94,6 +94,18 @@ def test_every_setting_is_explained_where_it_stands(type_):
     assert [name for name in type_.__struct_fields__ if f"``{name}``" not in type_.__doc__] == []
 
 
+def test_the_brokers_own_limits_stand_beside_those_of_both_programs(tmp_path):
+    (tmp_path / "broker.toml").write_text("[limits]\nmax_host_call_bytes = 5\nmax_headers = 6\n")
+    limits = load_settings(BrokerSettings, tmp_path / "broker.toml", {}).limits
+    assert (limits.max_host_call_bytes, limits.max_headers) == (5, 6)
+    assert affordable(limits, 44, own=40, each=2).max_host_call_bytes == 5
+    assert BrokerSettings().limits.max_host_call_bytes == 128 * 1024 * 1024
+    assert "``max_host_call_bytes``" in type(limits).__doc__
+    (tmp_path / "minter.toml").write_text("[limits]\nmax_host_call_bytes = 5\n")
+    with pytest.raises(ConfigurationError, match="max_host_call_bytes"):
+        load_settings(MinterSettings, tmp_path / "minter.toml", {})
+
+
 def test_each_limit_of_the_settings_is_in_force():
     settings = ListenSettings(
         max_connections=1,
