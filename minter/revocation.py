@@ -32,7 +32,7 @@ from minter.kinds import Kind, RevocationError
 from minter.lease_events import facts, over
 from minter.lease_rows import LeaseRow, Moment
 from minter.metrics import Metrics
-from minter.store import Connection, Store
+from minter.store import Connection, Store, UndoneError
 from minter.watch import WatchHub
 
 ATTEMPTS: Final = 6
@@ -148,7 +148,7 @@ class Endings:
                 await self._store.write(functools.partial(_apply, part))
             except ProblemError as error:
                 # When only the log failed the rows stand, and the store owes it the events.
-                if error.code != "audit-unavailable":
+                if error.code != "audit-unavailable" or isinstance(error, UndoneError):
                     self._unwritten += part
                     continue
             self._settled(part)

@@ -27,7 +27,7 @@ from minter.lease_rows import LeaseRow
 from minter.limits import MintLimits
 from minter.metrics import Metrics
 from minter.revocation import Endings
-from minter.store import Store
+from minter.store import Store, UndoneError
 
 #: So often a request is asked again whose lease was ended while it was being made, by a rotation or a reload.
 _AGAIN: Final = 3
@@ -174,7 +174,8 @@ class LeaseService:
             await self.store.write(write)
         except ProblemError as error:
             # Not recorded means not released. What was made, or committed, is ended at once.
-            if error.code == "audit-unavailable" or not local:
+            stands = error.code == "audit-unavailable" and not isinstance(error, UndoneError)
+            if stands or not local:
                 self.book.add(live)
                 await self.endings.close([live], "not-released")
             raise

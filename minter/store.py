@@ -8,7 +8,8 @@ Rules of this module:
    own: one that raises takes nothing of the others with it.
 3. A transaction is committed (``synchronous=FULL``), then its audit events are appended and synced, and only then
    does anybody learn of the outcome. When the log cannot be written, the rows stand and the one who asked is refused
-   (``audit-unavailable``); the events are owed and written before any later ones.
+   (``audit-unavailable``); the events are owed and written before any later ones. Beyond a cap of owed events work
+   that has more of them is undone: then the refusal is an :class:`UndoneError`.
 4. One process per state: see ``minter/state_lock.py``.
 """
 
@@ -38,7 +39,7 @@ from config.settings import SQLITE_WAL_FROM
 from minter.audit_events import Event
 from minter.audit_verify import Head
 
-__all__ = ["Audit", "Connection", "Store", "Work", "identity", "migrate"]
+__all__ = ["Audit", "Connection", "Store", "UndoneError", "Work", "identity", "migrate"]
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ Work = Callable[[Connection], tuple[T, Sequence[Event]]]
 SCHEMA: Final = "0001"
 
 _BATCH: Final = 512
-#: Events that could not be written yet. Beyond it the oldest stay and new work is refused before it begins.
+#: Events that could not be written yet. Beyond it the oldest stay and work with new ones is undone.
 _OWED: Final = 10_000
 _RETRY_S: Final = 5.0
 _REMEMBER_S: Final = 1.0
@@ -74,6 +75,10 @@ class Audit(Protocol):
     def head(self) -> tuple[int, str]:
         """Return sequence and hash of the last line."""
         ...
+
+
+class UndoneError(ProblemError):
+    """``audit-unavailable`` before anything was committed: the log is so far behind that no more can be owed to it."""
 
 
 @dataclass(slots=True)
@@ -109,7 +114,7 @@ class Store:
         """Run ``work`` in the next transaction; return once it is committed and its events are synced.
 
         Errors: what ``work`` raises; ``state-unavailable`` when nothing was committed; ``audit-unavailable`` when
-        the rows were committed and the log could not be written.
+        the rows were committed and the log could not be written, or, as :class:`UndoneError`, when they were not.
         """
         if self._closed:
             raise ProblemError("shutting-down", retry_after=5)
@@ -195,7 +200,7 @@ class Store:
         try:
             job.result, job.events = job.work(connection)
             if job.events and len(self._owed) >= _OWED:
-                raise ProblemError("audit-unavailable", retry_after=_RETRY_S)  # noqa: TRY301 - undone like any other
+                raise UndoneError("audit-unavailable", retry_after=_RETRY_S)  # noqa: TRY301 - undone like any other
         except Exception as error:  # noqa: BLE001 - handed to the one who asked
             execute("ROLLBACK TO job")
             if isinstance(error, DBAPIError):

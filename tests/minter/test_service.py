@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from config.problems import ProblemError
+from minter import store
 from minter.kinds import RevocationError
 from tests.minter.lease_world import CANARY, ORIGIN, grants
 
@@ -473,6 +474,39 @@ async def test_when_the_state_cannot_be_written_after_an_issuer_minted_the_crede
     assert world.remote.live == set()
     assert await world.states() == {"revoked": 1}
     assert world.minter.readiness.ready()
+
+
+async def test_an_end_that_is_undone_for_want_of_a_log_is_written_when_there_is_one_again(world, monkeypatch):
+    first, other = await world.lease(profile="jwt"), await world.lease(profile="jwt")
+
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "_OWED", 1)
+    monkeypatch.setattr(world.minter.audit, "_write", full)
+    await world.minter.service.end_one(other.row.id, "revoked")
+    await world.minter.service.end_one(first.row.id, "revoked")
+    assert await world.states() == {"active": 1, "revoked": 1}
+    again = world.request("jwt", run_id=first.row.run_id)
+    assert await world.refusal(again) in ("state-unavailable", "audit-unavailable")
+    monkeypatch.undo()
+    await world.minter.expiry.tick()
+    assert await world.states() == {"revoked": 2}
+    await world.lease(again)
+    assert "lease.revoked" in world.codes(lease_id=first.row.id)
+
+
+async def test_a_local_lease_whose_mint_was_undone_for_want_of_a_log_leaves_nothing(world, monkeypatch):
+    def full(fd, data):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store, "_OWED", 0)
+    monkeypatch.setattr(world.minter.audit, "_write", full)
+    assert await world.refusal(profile="jwt") == "audit-unavailable"
+    monkeypatch.undo()
+    await world.minter.expiry.tick()
+    assert await world.states() == {}
+    assert "lease.revoked" not in world.codes()
 
 
 async def test_an_end_that_cannot_be_written_stops_use_all_the_same_and_is_written_later(world):

@@ -10,9 +10,10 @@ import pytest
 
 from config.errors import ConfigurationError
 from config.problems import ProblemError
+from minter import store as store_module
 from minter.audit_events import Event
 from minter.state_lock import lock_state, state_path
-from minter.store import SCHEMA, Store, engine_for, migrate
+from minter.store import SCHEMA, Store, UndoneError, engine_for, migrate
 from minter.tables import metadata
 
 PINNED = Event("key.pinned", {"alias": "a", "origins": ["https://api.example.com"]})
@@ -107,6 +108,18 @@ async def test_when_the_log_cannot_be_written_the_rows_stand_and_the_asker_is_re
         await store.write(put("t1", "1", PINNED))
     assert refused.value.code == "audit-unavailable"
     assert store.failing == "audit"
+    assert await store.read(names) == {"t1"}
+
+
+async def test_when_no_more_can_be_owed_to_the_log_work_is_undone_and_that_can_be_told(store, tape, monkeypatch):
+    monkeypatch.setattr(store_module, "_OWED", 1)
+    tape.broken = True
+    with pytest.raises(ProblemError) as stands:
+        await store.write(put("t1", "1", PINNED))
+    with pytest.raises(UndoneError) as undone:
+        await store.write(put("t2", "1", PINNED))
+    assert not isinstance(stands.value, UndoneError)
+    assert stands.value.code == undone.value.code == "audit-unavailable"
     assert await store.read(names) == {"t1"}
 
 
