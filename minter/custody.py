@@ -7,7 +7,9 @@ Rules of this module:
 2. A key goes only to the origins it is pinned to: those of the settings, else those that the grants named for it when
    it was first used. Checked at load, there for every spelling of its place (``minter/places.py``), and at every use.
 3. The minter makes a signing key only when it has never known one of that alias: a key that is gone is a fault.
-4. A change is staged, then adopted as a whole: a reload with a fault changes nothing.
+4. A shared signing secret (HS256), which is never published, is held until it is destroyed: only it verifies what it
+   signed.
+5. A change is staged, then adopted as a whole: a reload with a fault changes nothing.
 """
 
 from __future__ import annotations
@@ -64,6 +66,8 @@ class Custody:
         self.clock = clock
         self.reader = Reader(settings, sources)
         self._held: dict[str, Held] = {}
+        #: Shared secrets on their way out.
+        self._retiring: dict[tuple[str, int], SigningKey] = {}
         self._keys: dict[str, KeyRow] = {}
         self._versions: dict[tuple[str, int], VersionRow] = {}
         self._pins: dict[str, frozenset[str]] = {}
@@ -161,6 +165,9 @@ class Custody:
             for held in self._held.values():
                 if held.signer is not None and held.signer.kid == kid:
                     return held.signer.verify(token)
+            for signer in self._retiring.values():
+                if signer.kid == kid:
+                    return signer.verify(token)
             for row in self._versions.values():
                 if _is_public(row) and row.public_jwk is not None:
                     jwk = msgspec.json.decode(row.public_jwk)
@@ -232,6 +239,7 @@ class Custody:
         ]
         # Keys that the grants no longer name stay: what was made with them may still have to be ended with them.
         self._held |= held
+        self._retiring |= staged.retiring
         self.put(versions)
         return changed
 
@@ -300,6 +308,11 @@ class Custody:
 
     def hold(self, alias: str, held: Held, *, rotated_at: float) -> None:
         """Put another active version in force: a rotation's last word, after its transaction."""
+        before = self._held.get(alias)
+        if before is not None and before.signer is not None and before.signer.algorithm == "HS256":
+            known = self._versions.get((alias, before.version))
+            if known is not None and known.phase != "destroyed":
+                self._retiring[alias, before.version] = before.signer
         self._held[alias] = held
         if alias in self._keys:
             self._keys[alias] = replace(self._keys[alias], last_rotated_at=rotated_at)
@@ -308,6 +321,7 @@ class Custody:
         """Take over rows that were written, and publish what is to be published from now on."""
         for row in rows:
             self._versions[row.alias, row.version] = row
+        self._retiring = {id_: key for id_, key in self._retiring.items() if self._versions[id_].verifies_unpublished}
         keys = [row.public_jwk for row in self._versions.values() if _is_public(row) and row.public_jwk is not None]
         self._jwks = ('{"keys":[' + ",".join(keys) + "]}").encode()
 

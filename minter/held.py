@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
+import structlog
 
 from config.errors import Fault
 from config.secret import Secret
@@ -23,6 +24,8 @@ from minter.sources import SourceError, Sources, kind_of
 _INLINE: Final = ("env", "file", "keyring", "credential")
 #: What can stand in a header, a query or a cookie.
 _SENDABLE: Final = re.compile(r"[\x20-\x7e]+", re.ASCII)
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -75,6 +78,17 @@ class Reader:
         except SigningError as error:
             raise SourceError(str(error), f"a private key for {settings.algorithm} is wanted, as PEM or JWK") from None
         return Held(version, value, signer.fingerprint, signer)
+
+    def read_retiring(self, row: VersionRow) -> SigningKey | None:
+        """Read a shared secret (HS256) that is retiring; None when its source no longer has it: that stops no start."""
+        try:
+            value = self.sources.read(row.source_ref)
+            signer = signing.load(value, "HS256", keyed_fingerprint=self.fingerprint(value))
+        except (SourceError, SigningError):
+            _log.warning("retiring-key-unavailable", alias=row.alias, version=row.version)
+            return None
+        # Another value than the one that signed verifies nothing.
+        return signer if signer.fingerprint == row.fingerprint else None
 
 
 def is_sendable(value: Secret) -> bool:

@@ -14,6 +14,7 @@ from minter import signing
 from minter.audit_events import Event
 from minter.held import Held, Reader, is_sendable, key_event, key_fault, version_row
 from minter.key_rows import KeyRow, VersionRow
+from minter.signing import SigningKey
 from minter.sources import MissingError, SourceError, versioned
 
 
@@ -22,7 +23,8 @@ class Staged:
     """What was read, to be adopted as a whole.
 
     ``changed``: versions that are new or not as they were, each with what the audit log is told. ``wanted``: the
-    origins that the grants name for each key. ``lent``: the keys that kind ``static`` lends as they are.
+    origins that the grants name for each key. ``lent``: the keys that kind ``static`` lends as they are. ``retiring``:
+    the shared secrets that still verify what they signed.
     """
 
     held: Mapping[str, Held]
@@ -31,6 +33,7 @@ class Staged:
     wanted: Mapping[str, frozenset[str]]
     lent: frozenset[str]
     profiles: Mapping[str, tuple[str, ...]]
+    retiring: Mapping[tuple[str, int], SigningKey]
 
 
 class Staging:
@@ -51,6 +54,8 @@ class Staging:
         self._known = keys
         self._ever = {row.alias for row in versions}
         self._active = {row.alias: row for row in versions if row.phase == "active"}
+        self._to_verify = [row for row in versions if row.verifies_unpublished]
+        self._retiring: dict[tuple[str, int], SigningKey] = {}
         profiles: defaultdict[str, list[str]] = defaultdict(list)
         for name, profile in grants.profiles.items():
             for alias in profile.key_aliases():
@@ -89,6 +94,10 @@ class Staging:
                     self._missing.append(alias)
                 else:
                     self.faults.append(key_fault(alias, ref, error))
+        for row in self._to_verify:
+            signer = self._reader.read_retiring(row)
+            if signer is not None:
+                self._retiring[row.alias, row.version] = signer
 
     def make_missing(self) -> None:
         """Make the signing keys that never were. After all else was read: a start that fails leaves nothing behind."""
@@ -115,6 +124,7 @@ class Staging:
             wanted=self._wanted,
             lent=self._lent,
             profiles=self._profiles,
+            retiring=self._retiring,
         )
 
     def _take(self, alias: str, held: Held, ref: str) -> None:

@@ -36,6 +36,11 @@ class VersionRow:
     retire_at: float | None = None
     destroyed_at: float | None = None
 
+    @property
+    def verifies_unpublished(self) -> bool:
+        """Say whether its secret must be held while it retires: nothing that is published verifies what it signed."""
+        return self.phase == "retiring" and self.algorithm == "HS256"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRow:

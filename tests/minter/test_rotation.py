@@ -440,6 +440,44 @@ async def test_the_plan_for_a_shared_secret_says_that_verifiers_must_be_given_it
     assert kids(vault) == kid_before
 
 
+@pytest.mark.parametrize("again", ["running", "restarted", "reloaded", "killed"])
+async def test_what_a_shared_secret_signed_is_verified_until_it_is_destroyed(vault, again):
+    vault.key("shared", "file:shared", use="signing", algorithm="HS256")
+    await vault.restart()
+    key, version = vault.custody.signing_key("shared", ORIGIN)
+    token = key.sign(b'{"exp":1893460000}').reveal()
+    if again == "killed":
+        with pytest.raises(Killed):
+            await rotation(vault, kill_at="activated").request("shared", "start", force=True)
+        await vault.custody.load(vault.store, vault.grants)
+    else:
+        await rotation(vault).request("shared", "start", force=True)
+    if again == "restarted":
+        await vault.restart()
+    elif again == "reloaded":
+        await vault.custody.load(vault.store, vault.grants)
+    assert await vault.phases("shared") == {version: "retiring", version + 1: "active"}
+    assert vault.custody.read_token(token) == {"exp": 1893460000}
+    assert key.kid not in kids(vault)
+    await rotation(vault).request("shared", "finish", force=True)
+    assert vault.custody.read_token(token) is None
+    await vault.restart()
+    assert vault.custody.read_token(token) is None
+
+
+@pytest.mark.parametrize("value", [None, "another-secret-of-more-than-32-bytes", "short"])
+async def test_a_retiring_shared_secret_that_its_source_no_longer_has_stops_no_start(vault, value):
+    vault.key("shared", "file:shared", use="signing", algorithm="HS256")
+    await vault.restart()
+    token = vault.custody.signing_key("shared", ORIGIN)[0].sign(b'{"exp":1893460000}').reveal()
+    await rotation(vault).request("shared", "start", force=True)
+    (vault.directory / "shared").unlink()
+    if value is not None:
+        vault.put("shared", value)
+    await vault.restart()
+    assert vault.custody.read_token(token) is None
+
+
 # --- a kill between any two steps ---
 
 
