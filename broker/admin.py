@@ -111,7 +111,10 @@ class Admin:
         return json_response(views.ended(row, rows=True))
 
     async def end_runs(self, request: Request) -> Response:
-        """End every live run that fits the filters. None at all is refused: ``all=true`` must be meant."""
+        """End every live run that fits the filters. None at all is refused: ``all=true`` must be meant.
+
+        ``"profile_granted": false`` says that no run had the profile, and that the grants do not name it either.
+        """
         check_query(request, frozenset({*_FILTERS, "all"}))
         filters = _filters(request)
         everything = request.query_params.get("all") == "true"
@@ -119,7 +122,11 @@ class Admin:
             raise ProblemError("filter-required", "give profile, caller or run, or all=true alone")
         runs = self.registry.live(**filters)
         log.warning("kill-switch", uid=request.scope["peer"].uid, runs=len(runs), **filters)
-        return json_response({"runs": await self._end(runs)})
+        shown: views.JSON = {"runs": await self._end(runs)}
+        profile = filters.get("profile")
+        if not runs and profile is not None and profile not in self.registry.current:
+            shown["profile_granted"] = False
+        return json_response(shown)
 
     async def end_run(self, request: Request) -> Response:
         """End one run."""

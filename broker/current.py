@@ -21,6 +21,10 @@ class Current:
         self.grants = grants
         self._compiled = {name: (profile, Matcher(profile)) for name, profile in grants.profiles.items()}
 
+    def __contains__(self, name: str) -> bool:
+        """Say whether there is such a profile."""
+        return name in self._compiled
+
     def __getitem__(self, name: str) -> tuple[Profile, Matcher]:
         """Return a profile and its matcher. Errors: ``KeyError``."""
         return self._compiled[name]

@@ -105,14 +105,18 @@ def end(
     if run is not None:
         answer = client.delete(f"{_RUNS}/{commands.in_path(run)}")
         ended = [answer]
+        granted = True
     else:
         answer = client.delete(_RUNS, profile=profile, caller=caller, all="true" if all_ else None)
         ended = answer["runs"]
+        granted = answer.get("profile_granted", True)
     if json:
         terminal.out_json(answer)
     else:
         terminal.table(("RUN", "CALLER", "LEASES"), ((one["run_id"], one["caller"], _leases(one)) for one in ended))
     terminal.say(f"{terminal.count(len(ended), 'run')} ended")
+    if not granted:
+        terminal.say(f"there is no profile {profile} in the grants: is it written as meant?")
 
 
 def _cells(row: dict[str, Any]) -> tuple[Any, ...]:

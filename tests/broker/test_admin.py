@@ -64,6 +64,18 @@ async def test_the_kill_switch_ends_exactly_the_runs_that_fit(desk, query, left)
     assert all(run["leases"][0]["how"] == "key_still_valid" for run in reply.json["runs"])
 
 
+async def test_the_kill_switch_says_when_it_was_aimed_at_a_profile_that_is_not_there(desk):
+    await desk.open(profile="other")
+    del desk.grants["other"]
+    await desk.reloader.reload()
+    aim = "/v1/admin/runs?profile="
+    assert (await desk.operator("DELETE", aim + "othre")).json == {"runs": [], "profile_granted": False}
+    assert (await desk.operator("DELETE", aim + "memory")).json == {"runs": []}
+    # Its runs live on when a profile is taken out of the grants, and can be ended by its name.
+    reply = await desk.operator("DELETE", aim + "other")
+    assert (len(reply.json["runs"]), reply.json.keys()) == (1, {"runs"})
+
+
 @pytest.mark.parametrize(
     ("query", "code"),
     [

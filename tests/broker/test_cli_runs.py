@@ -86,6 +86,21 @@ def test_the_kill_switch_takes_a_profile_a_caller_or_all(service, console):
     console("broker", "callers", "revoke", "other", "--file", "callers.json")
 
 
+def test_a_profile_that_is_not_there_is_said_when_no_run_was_ended(service, console):
+    run = service.open_run()
+    done = console("broker", "runs", "end", "--profile", "apo")
+    assert done.status == 0
+    assert "0 runs ended" in done.err
+    assert "no profile apo in the grants" in done.err
+    again = console("broker", "runs", "end", "--profile", "apo", "--json")
+    assert again.json == {"runs": [], "profile_granted": False}
+    assert "no profile apo in the grants" in again.err
+    assert service.http("GET", "/v1/self", headers={"Authorization": f"Bearer {run.token}"}).status == 200
+    # One that is there is no mistake, whether a run has it or not.
+    assert "in the grants" not in console("broker", "runs", "end", "--profile", "second").err
+    assert "in the grants" not in console("broker", "runs", "end", "--profile", "api").err
+
+
 @pytest.mark.parametrize(
     "arguments", [(), ("RUN", "--all"), ("--profile", "api", "--all"), ("RUN", "--caller", "support-agent")]
 )
