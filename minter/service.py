@@ -56,14 +56,14 @@ class LeaseService:
 
         Errors: ``ProblemError`` when it is refused or could not be made.
         """
-        asked_at = self.clock.boottime()
+        asked_at, ttl_s = self.clock.boottime(), request.ttl_s
         for _ in range(1 + _AGAIN):
-            # What was asked for is what was left of the run then.
-            left_s = request.ttl_s - (self.clock.boottime() - asked_at)
             try:
-                return await self._lease(broker, msgspec.structs.replace(request, ttl_s=left_s))
+                return await self._lease(broker, request)
             except OvertakenError:
-                continue
+                # The run has not become longer meanwhile.
+                left_s = ttl_s - (self.clock.boottime() - asked_at)
+                request = msgspec.structs.replace(request, ttl_s=left_s)
         raise ProblemError("not-ready", "the lease was ended each time while it was being made", retry_after=1)
 
     async def _lease(self, broker: Principal, request: LeaseRequest) -> Live:
