@@ -35,7 +35,7 @@ from minter.limits import MintLimits
 from minter.metrics import Metrics, Snapshot
 from minter.public import PublicApi
 from minter.readiness import Readiness
-from minter.recovery import recover
+from minter.recovery import of_another_time, recover
 from minter.reload import KindsOf, Reloader
 from minter.revocation import Endings
 from minter.rotation import Rotation
@@ -176,6 +176,8 @@ class Minter:
             minter = cls(settings, clock=clock, store=store, audit=audit, found=Found(custody, read))
             recovered = await recover(store, minter.book, now=clock.now())
             _log.info("recovered", **dataclasses.asdict(recovered))
+            lost = of_another_time(minter.book, clock, highest_wall=store.highest_wall)
+            await minter.endings.close(lost, "clock-set-back")
             await minter.reloader.end_what_may_not_go_on()
             await minter.expiry.tick()
             minter.expiry.start()

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import structlog
 
+from config.clock import Clock
 from minter import lease_rows
 from minter.audit_events import Event
 from minter.book import Book, Live
@@ -43,6 +44,22 @@ async def recover(store: Store, book: Book, *, now: float) -> Recovered:
         if last is None:
             return found
         after = last
+
+
+def of_another_time(book: Book, clock: Clock, *, highest_wall: float) -> list[Live]:
+    """Return the live leases of an earlier boot that begin later than now: the clock was wrong that their ends go by.
+
+    Their boot's own clock is gone, so nothing says how long they have left. Those that are known to have ended are not
+    among them.
+    """
+    now, boot_id = clock.now(), clock.boot_id()
+    return [
+        live
+        for live in book
+        if live.row.boot_id != boot_id
+        and live.row.created_at > now
+        and live.remaining(clock, highest_wall=highest_wall) > 0
+    ]
 
 
 def _page(

@@ -217,3 +217,18 @@ async def test_a_clock_set_back_across_a_reboot_does_not_bring_a_lease_to_life_a
     world.clock.wall -= DAY_S
     await world.start()
     assert (await world.row(live.row.id)).state == "expired"
+
+
+@pytest.mark.parametrize(("reboot", "state"), [(True, "revoked"), (False, "active")])
+async def test_a_lease_of_another_boot_that_begins_later_than_now_is_ended_at_the_start(world, reboot, state):
+    # The clock had been ahead when it was made, so its end by the wall is a day too late.
+    world.clock.wall += DAY_S
+    live = await world.lease(profile="jwt", ttl_s=600.0)
+    await world.stop()
+    world.clock.wall -= DAY_S
+    if reboot:
+        world.clock.boot, world.clock.boot_name = 3.0, "boot-2"
+    await world.start()
+    row = await world.row(live.row.id)
+    assert (row.state, row.end_reason) == (state, "clock-set-back" if reboot else "")
+    assert len(world.minter.book) == (0 if reboot else 1)
