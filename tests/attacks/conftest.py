@@ -1,6 +1,6 @@
 """One broker and minter for all cases on the wire, in front of an API that records every byte.
 
-The cases that share it run on one worker (``xdist_group``). Each opens a run of its own.
+Each worker has its own, and each case opens a run of its own.
 """
 
 from __future__ import annotations

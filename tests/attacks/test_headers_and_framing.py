@@ -12,7 +12,7 @@ import pytest
 from config.errors import ConfigurationError
 from config.grants import parse_grants
 
-pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("attacks")]
+pytestmark = pytest.mark.flow
 
 SMUGGLED = b"GET /p/items/v1/admin HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
 

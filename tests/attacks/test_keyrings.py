@@ -10,7 +10,7 @@ import pytest
 from tests.attacks.house import serving
 from tests.worlds.service import CANARY
 
-pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("attacks-keyrings")]
+pytestmark = pytest.mark.flow
 
 PLAIN_FILE = '''
 from keyring.backend import KeyringBackend

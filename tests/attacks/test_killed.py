@@ -14,7 +14,7 @@ import pytest
 
 from tests.attacks.house import serving
 
-pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("attacks")]
+pytestmark = pytest.mark.flow
 
 #: How a call or a request may fail while a program is away.
 AWAY = (OSError, http.client.HTTPException)

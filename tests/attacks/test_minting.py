@@ -29,7 +29,7 @@ from tests.attacks.house import House, serving, unix
 from tests.attacks.upstream import Upstream
 from tests.worlds.service import CANARY
 
-pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("attacks-minting")]
+pytestmark = pytest.mark.flow
 
 HELPER = """#!/bin/sh
 echo run >> "$0.$1.runs"

@@ -12,7 +12,7 @@ from tests.attacks.house import serving
 from tests.minter.vault import Vault, grants_of, quick_directory
 from tests.worlds.console import Console
 
-pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("attacks")]
+pytestmark = pytest.mark.flow
 
 
 @pytest.mark.parametrize(

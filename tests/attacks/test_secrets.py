@@ -15,7 +15,7 @@ from config.secret import Secret
 from tests.attacks.house import serving, unix
 from tests.broker.calling import KEY, world
 
-pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("attacks")]
+pytestmark = pytest.mark.flow
 
 
 def test_a_credential_in_the_headers_of_an_answer_does_not_come_back(house, upstream):

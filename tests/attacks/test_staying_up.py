@@ -14,7 +14,7 @@ import pytest
 from config.load import load_grants
 from tests.attacks.house import serving, unix
 
-pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("attacks")]
+pytestmark = pytest.mark.flow
 
 
 def test_each_event_of_a_stream_is_seen_when_it_is_sent(house, upstream):

@@ -15,7 +15,7 @@ import pytest
 
 from ops.demo.world import KEY_IN_CLIENT, WAY_TO_MINTER
 
-pytestmark = [pytest.mark.flow, pytest.mark.xdist_group("demo")]
+pytestmark = pytest.mark.flow
 
 ROOT = Path(__file__).parents[2]
 TOTALS = """\

@@ -19,9 +19,6 @@ import pytest
 from ops.demo.maker import KEY_MARK
 from ops.demo.needle import KEY, RESULT, Needle, Needles
 
-# One after the other: each search looks at all processes, so also at what another test has just planted in one.
-pytestmark = pytest.mark.xdist_group("search")
-
 DEMO = Path(__file__).parents[2] / "ops" / "demo"
 SECRET = KEY_MARK + "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQ"
 CREDENTIAL = "mbk_" + "c" * 49
