@@ -104,6 +104,7 @@ class Minter:
             brokers=self.brokers,
             service=self.service,
             kinds_of=self.kinds_of,
+            hub=self.hub,
         )
         self.rotation = Rotation(self.custody, store, clock=clock, end_leases=self._end_made_with)
         self._rotating: asyncio.Task[None] | None = None

@@ -19,7 +19,7 @@ from config.load import load_grants, read_token_file
 from config.problems import ProblemError
 from config.profiles import Grants
 from config.settings import MinterSettings
-from config.tokenfiles import TokenFile
+from config.tokenfiles import Principal, TokenFile
 from minter import kinds
 from minter.admission import OBJECTIONS, Admission, Policy
 from minter.audit_events import Event, Value
@@ -30,6 +30,7 @@ from minter.kinds import Kind
 from minter.lease_rows import LeaseRow
 from minter.service import LeaseService
 from minter.store import Store
+from minter.watch import WatchHub
 
 #: Kinds of token objects that no grant names any more, kept to end what was made with them.
 _REMEMBERED: Final = 1000
@@ -127,6 +128,7 @@ class Reloader:
         brokers: Brokers,
         service: LeaseService,
         kinds_of: KindsOf,
+        hub: WatchHub,
     ) -> None:
         self._settings = settings
         self._custody = custody
@@ -135,13 +137,14 @@ class Reloader:
         self._brokers = brokers
         self._service = service
         self._kinds_of = kinds_of
+        self._hub = hub
         self._alone = asyncio.Lock()
 
     async def reload(self, *, uid: int | None = None) -> Sequence[Fault]:
         """Read everything again and go by it; return the faults, with which nothing has changed.
 
         Leases of a profile, caller or broker that may no longer have them, and those of a key whose value is another
-        than before, are ended before this returns.
+        than before, are ended before this returns; so are the streams of brokers that have lost something.
         """
         async with self._alone:
             by: dict[str, Value] = {} if uid is None else {"uid": uid}
@@ -153,12 +156,17 @@ class Reloader:
                 await self._tell(Event("reload.refused", {"faults": len(error.faults), **by}))
                 return error.faults
             self._kinds_of.take(found.policy)
+            before = self._admission.policy.brokers
             self._brokers.swap(found.brokers)
             self._admission.policy = found.policy
             # Before anything is waited for: from here on every lease is of the new values.
             await self._service.end(lambda live: any(map(live.row.made_with, changed)), "key-changed", uid=uid)
             await self._tell(Event("service.reloaded", {**summary(found.policy, self._custody), **by}))
             await self.end_what_may_not_go_on()
+            for id_, broker in before.items():
+                # Last, so that it has been told which of its leases have ended.
+                if _has_lost(broker, found.policy.brokers.get(id_)):
+                    self._hub.dismiss(id_)
             _log.info("reloaded", grants=found.policy.grants.digest, profiles=len(found.policy.grants.profiles))
             return ()
 
@@ -173,6 +181,13 @@ class Reloader:
             await self._store.write(lambda _connection: (None, [event]))
         except ProblemError as error:
             _log.error("reload-not-audited", code=error.code)
+
+
+def _has_lost(before: Principal, now: Principal | None) -> bool:
+    """Say whether a broker is gone or another than before. A token that is added is all that may change."""
+    if now is None or msgspec.structs.replace(now, tokens=before.tokens) != before:
+        return True
+    return any(token not in now.tokens for token in before.tokens)
 
 
 def summary(policy: Policy, custody: Custody) -> dict[str, Value]:

@@ -21,12 +21,14 @@ _BEAT: Final = msgspec.json.encode(EndedLease()) + b"\n"
 
 
 class _Watcher:
-    __slots__ = ("cut", "ended", "wake")
+    __slots__ = ("cut", "ended", "last", "wake")
 
     def __init__(self) -> None:
         self.ended: deque[bytes] = deque()
         self.wake = asyncio.Event()
         self.cut = False
+        #: It ends once what is there was told.
+        self.last = False
 
 
 class WatchHub:
@@ -61,7 +63,7 @@ class WatchHub:
             self._cut(broker, next(iter(watchers)))
         try:
             yield _BEAT
-            while not (self._closed or watcher.cut):
+            while not (self._closed or watcher.cut or (watcher.last and not watcher.ended)):
                 try:
                     async with asyncio.timeout(beat_s):
                         await watcher.wake.wait()
@@ -84,6 +86,12 @@ class WatchHub:
         watchers.pop(watcher, None)
         if not watchers:
             self._watchers.pop(broker, None)
+
+    def dismiss(self, broker: str) -> None:
+        """End the streams of a broker, once what has ended was told: whoever may still watch asks anew."""
+        for watcher in self._watchers.pop(broker, {}):
+            watcher.last = True
+            watcher.wake.set()
 
     def close(self) -> None:
         """End every stream."""

@@ -291,6 +291,33 @@ async def test_a_lease_is_on_the_stream_before_its_issuer_has_answered(served, w
     await ending
 
 
+@pytest.mark.parametrize("change", ["removed", "narrowed", "token"])
+async def test_the_stream_of_a_broker_that_lost_something_tells_what_ended_and_ends_at_a_reload(
+    served, watching, change
+):
+    world = served.world
+    live = await world.lease(profile="jwt")
+    if change == "token":
+        del world.tokens["b1"]
+    changed = {"removed": {}, "narrowed": {"b1": {"profiles": ["static"]}}, "token": {"b1": {}}}[change]
+    world.write_brokers(**changed, b2={})
+    assert await world.minter.reloader.reload() == ()
+    if change != "token":
+        assert (await watching.ended()).lease_id == live.row.id
+    async with asyncio.timeout(5):
+        while await watching.response.content.readline():
+            pass
+
+
+async def test_a_reload_that_takes_nothing_from_a_broker_leaves_its_stream(served, watching):
+    world = served.world
+    world.write_brokers(b1={}, b3={})
+    assert await world.minter.reloader.reload() == ()
+    live = await world.lease(profile="jwt")
+    await world.minter.service.end(lambda _live: True, "operator", uid=0)
+    assert (await watching.ended()).lease_id == live.row.id
+
+
 async def test_the_stream_ends_when_the_service_stops(served, watching):
     served.world.minter.hub.close()
     async with asyncio.timeout(5):
