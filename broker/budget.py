@@ -1,7 +1,7 @@
 """How many calls a run may still make with one profile.
 
 Calls are reserved durably in blocks and spent in memory: a crash forfeits what a block had left and never widens.
-A block is 32 calls, or an eighth of what the run has spent where that is more (up to 512): writing to the disk then
+A block is 32 calls, or an eighth of what the run has spent where that is more (up to 4,096): writing to the disk then
 costs a run of thousands of calls next to nothing, and a crash forfeits at most an eighth of what was used.
 An attempt that is denied spends too, so that the code cannot search for granted routes for ever.
 """
@@ -16,7 +16,7 @@ from config.problems import ProblemError
 
 #: How many calls are reserved at once, at least and at most.
 BLOCK: Final = 32
-LARGEST_BLOCK: Final = 512
+LARGEST_BLOCK: Final = 4096
 
 #: Reserves up to so many calls durably and returns how many it got: fewer, or none, at the end of the budget.
 Reserve = Callable[[int], Awaitable[int]]
