@@ -18,6 +18,10 @@ from config.durations import parse_duration
 #: a reset of the log could lose a commit or corrupt the database.
 SQLITE_WAL_FROM: Final = (3, 51, 3)
 
+#: The custody keys that every minter has, whether its settings describe them or not.
+SEALING_KEY: Final = "sealing-key"
+AUDIT_SIGNER: Final = "audit-signer"
+
 Duration = float | str
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 
@@ -184,11 +188,15 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
 class KeySettings(_Settings, frozen=True, kw_only=True):
     """``[keys.ALIAS]``: one custody key.
 
-    ``source``: where version 1 lives: ``env:NAME``, ``keyring:SERVICE/USER``, ``file:PATH``, ``credential:NAME``
-    or ``fd:N``; later versions have the same place with ``.vN`` behind it. ``use`` is ``static`` for a secret that
-    somebody else issued and ``signing`` for a key of ours, which the minter makes when it is missing.
-    ``algorithm`` is for signing keys. ``owner`` and ``purpose`` are words for the custody report. ``origins`` pins the
-    key; empty: pinned at first use. ``rotate_every`` is the period that the reports compare its age with.
+    ``source``: where version 1 lives: ``env:NAME``, ``keyring:SERVICE/USER``, ``file:PATH``, ``credential:NAME``,
+    ``fd:N`` or ``sealed:NAME`` (in the state, sealed); later versions have the same place with ``.vN`` behind it.
+    ``use`` is ``static`` for a secret that somebody else issued and ``signing`` for a key of ours, which the minter
+    makes when it is missing. Two keys are always there and may be described in the same way: ``sealing-key`` (use
+    ``sealing``: ``file:``, ``keyring:`` or ``credential:``; else a file beside the state), which wraps the keys that
+    seal the state, and ``audit-signer`` (use ``checkpoints``; else ``sealed:audit-signer``), which signs the audit
+    log's checkpoints. ``algorithm`` is for signing keys. ``owner`` and ``purpose`` are words for the custody report,
+    ``second_copy`` says where another copy of it is kept. ``origins`` pins the key; empty: pinned at first use.
+    ``rotate_every`` is the period that its age is compared with.
     """
 
     DURATIONS: ClassVar = ("rotate_every",)
@@ -196,10 +204,11 @@ class KeySettings(_Settings, frozen=True, kw_only=True):
     REFERENCES: ClassVar = ("source",)
 
     source: str
-    use: Literal["static", "signing"] = "static"
+    use: Literal["static", "signing", "sealing", "checkpoints"] = "static"
     algorithm: Literal["EdDSA", "ES256", "RS256", "HS256"] = "EdDSA"
     owner: str = ""
     purpose: str = ""
+    second_copy: str = ""
     origins: list[str] = []
     rotate_every: Duration | None = None
 
@@ -221,11 +230,40 @@ class CommandSettings(_Settings, frozen=True, kw_only=True):
 
 
 class LeaseLimits(_Settings, frozen=True, kw_only=True):
-    """Caps per broker and profile: ``max_live`` leases, ``mint_rate`` new ones per second, ``mint_burst`` at once."""
+    """Caps per broker and profile: ``max_live`` leases, ``mint_rate`` new ones per second, ``mint_burst`` at once.
 
+    ``revocation_rate``: attempts to end credentials upstream that are begun in a second, over all kinds.
+    """
+
+    revocation_rate: Positive = 200
     max_live: Positive = 100_000
     mint_rate: Positive = 5_000
     mint_burst: Positive = 5_000
+
+
+class AuditSettings(_Settings, frozen=True, kw_only=True):
+    """``[audit_log]``: what becomes of the audit log beside the file that ``audit`` names.
+
+    ``second`` is another place that takes every line: ``file:PATH`` or ``syslog:``; ``policy`` says whether ``all``
+    places must have taken a line before anything is released, or ``any`` of them. A place that takes longer than
+    ``timeout`` counts as failed. At ``max_size`` bytes the log goes on in a new file; 0: only when it is asked for.
+    A checkpoint is signed every ``checkpoint_records`` lines and every ``checkpoint_every``, whichever comes first,
+    and written to ``checkpoint_file`` (empty: beside the log) and, with ``checkpoint_syslog``, to the system's log.
+    """
+
+    DURATIONS: ClassVar = ("timeout", "checkpoint_every")
+    NEVER_ZERO: ClassVar = ("timeout", "checkpoint_every")
+    PATHS: ClassVar = ("checkpoint_file",)
+    REFERENCES: ClassVar = ("second",)
+
+    second: str = ""
+    policy: Literal["all", "any"] = "all"
+    timeout: Duration = 2.0
+    max_size: Annotated[int, msgspec.Meta(ge=0)] = 256 * 1024 * 1024
+    checkpoint_records: Positive = 1000
+    checkpoint_every: Duration = 60.0
+    checkpoint_file: str = ""
+    checkpoint_syslog: bool = False
 
 
 class MinterSettings(_Settings, frozen=True, kw_only=True):
@@ -241,8 +279,8 @@ class MinterSettings(_Settings, frozen=True, kw_only=True):
     key is published before it signs. ``rotation_overlap``: how long the previous value of a static secret is kept when
     no other time is given. ``drain``: how long mints and revocations may go on after SIGTERM. ``allow_root`` lets it
     run as root. ``log_level``: lines below it are not written. ``kinds`` and ``sources`` name the third-party plugins
-    that may load: installed is not trusted. ``keys``, ``commands``, ``lease_limits``, ``limits`` and ``tls`` are
-    tables.
+    that may load: installed is not trusted. ``keys``, ``commands``, ``lease_limits``, ``audit_log``, ``limits`` and
+    ``tls`` are tables.
     """
 
     PREFIX: ClassVar = "MINTER_"
@@ -266,6 +304,7 @@ class MinterSettings(_Settings, frozen=True, kw_only=True):
     keys: dict[str, KeySettings] = {}
     commands: dict[str, CommandSettings] = {}
     lease_limits: LeaseLimits = LeaseLimits()
+    audit_log: AuditSettings = AuditSettings()
     safety_margin: Duration = 30.0
     keyring_timeout: Duration = 5.0
     verifier_cache: Duration = 330.0

@@ -47,7 +47,7 @@ T = TypeVar("T")
 Work = Callable[[Connection], tuple[T, Sequence[Event]]]
 
 #: The schema that this program works with; ``minter/migrations`` leads there.
-SCHEMA: Final = "0001"
+SCHEMA: Final = "0002"
 
 _BATCH: Final = 512
 #: Events that could not be written yet. Beyond it the oldest stay and work with new ones is undone.

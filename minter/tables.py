@@ -1,7 +1,8 @@
 """The minter's tables (SQLAlchemy Core). The migrations under ``minter/migrations`` are written from them.
 
 Instants are seconds since the epoch in ``*_at`` columns. JSON stands as text that msgspec wrote, so that reading
-a row costs no parsing nobody asked for. No column holds a secret: live values are in memory, keys in their sources.
+a row costs no parsing nobody asked for. No column holds a secret in the clear: values are sealed (minter/sealing.py)
+and name the data key that opens them.
 Two rules that a programming mistake must not be able to break are indexes here: one live lease per (broker, run,
 profile), and one active and one prepared version per custody key.
 """
@@ -15,6 +16,7 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     PrimaryKeyConstraint,
     Table,
@@ -40,9 +42,8 @@ def _where(condition: str) -> dict[str, ColumnElement[bool]]:
 #: Small facts about this installation, by name; binary values stand as hexadecimal text.
 #:
 #: - ``installation``: its random id; the audit log's first line is bound to it
-#: - ``fingerprint_key``, ``params_key``: 32 random bytes each, the keys of the HMACs behind fingerprints of static
-#:   secrets and behind digests of run parameters
 #: - ``highest_wall``: the highest wall time seen, in seconds since the epoch
+#: - ``quarantine``: since when, in seconds since the epoch; there only while a restored state is not confirmed
 meta = Table(
     "meta",
     metadata,
@@ -85,12 +86,17 @@ leases = Table(
     Column("ended_at", Float),
     Column("end_reason", Text, nullable=False, server_default=""),
     Column("trace_id", Text),
+    # The credential, sealed, as long as anybody may need it: none once the lease has ended.
+    Column("data_key", Integer),
+    Column("sealed", LargeBinary),
     Index("ix_leases_state_expires_at", "state", "expires_at"),
     # What ends next by either clock, and whose revocation is due next: asked at every tick.
     Index("ix_leases_boot", "boot_id", "boot_expires_at", **_where("state = 'active'")),  # type: ignore[arg-type]
     Index("ix_leases_next_attempt_at", "next_attempt_at", **_where("next_attempt_at IS NOT NULL")),  # type: ignore[arg-type]
     Index("ix_leases_key", "key_alias", "key_version", "state"),
     Index("ix_leases_run", "run_id"),
+    # Which values a data key that goes away still has to be replaced for.
+    Index("ix_leases_data_key", "data_key", **_where("data_key IS NOT NULL")),  # type: ignore[arg-type]
     Index(
         "uq_leases_live",
         "broker",
@@ -101,7 +107,8 @@ leases = Table(
     ),
 )
 
-#: One row for each alias that was ever loaded; ``origins`` is a JSON list, the pins.
+#: One row for each alias that was ever loaded; ``origins`` is a JSON list, the pins. ``settings`` is JSON of what an
+#: operator said of a key that the settings do not name, else empty. A key with a ``retired_at`` is not loaded.
 custody_keys = Table(
     "custody_keys",
     metadata,
@@ -113,9 +120,25 @@ custody_keys = Table(
     Column("last_used_at", Float),
     Column("last_rotated_at", Float),
     Column("uses", Integer, nullable=False, server_default="0"),
+    Column("settings", Text, nullable=False, server_default=""),
+    Column("retired_at", Float),
+)
+
+#: Who used a key, as brokers report it.
+key_users = Table(
+    "key_users",
+    metadata,
+    Column("alias", Text, ForeignKey("custody_keys.alias"), nullable=False),
+    Column("caller", Text, nullable=False),
+    Column("broker", Text, nullable=False),
+    Column("uses", Integer, nullable=False),
+    Column("first_used_at", Float, nullable=False),
+    Column("last_used_at", Float, nullable=False),
+    PrimaryKeyConstraint("alias", "caller", "broker"),
 )
 
 #: ``phase``: prepared, active, retiring or destroyed. ``retire_at``: when a retiring version's last token has ended.
+#: ``problem``: why its last step failed, as a short word, until it succeeds.
 key_versions = Table(
     "key_versions",
     metadata,
@@ -131,9 +154,37 @@ key_versions = Table(
     Column("activated_at", Float),
     Column("retire_at", Float),
     Column("destroyed_at", Float),
+    Column("problem", Text, nullable=False, server_default=""),
     PrimaryKeyConstraint("alias", "version"),
     Index("uq_key_versions_active", "alias", unique=True, **_where("phase = 'active'")),  # type: ignore[arg-type]
     Index("uq_key_versions_prepared", "alias", unique=True, **_where("phase = 'prepared'")),  # type: ignore[arg-type]
+)
+
+#: The keys that values are sealed with, each wrapped by a version of the sealing key. Values of one that is ``old`` are
+#: on their way to the ``active`` one; without any left its row is deleted.
+data_keys = Table(
+    "data_keys",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("phase", Text, nullable=False),
+    Column("sealing_version", Integer, nullable=False),
+    Column("wrapped", LargeBinary, nullable=False),
+    Column("created_at", Float, nullable=False),
+    Index("uq_data_keys_active", "phase", unique=True, **_where("phase = 'active'")),  # type: ignore[arg-type]
+    sqlite_autoincrement=True,
+)
+
+#: Keys that are kept in the state (``sealed:NAME``), by name and version, and this installation's own:
+#: ``installation/fingerprint_key`` and ``installation/params_key``, 32 random bytes each, the keys of the HMACs behind
+#: fingerprints of static secrets and behind digests of run parameters.
+sealed_values = Table(
+    "sealed_values",
+    metadata,
+    Column("name", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("data_key", Integer, nullable=False),
+    Column("sealed", LargeBinary, nullable=False),
+    PrimaryKeyConstraint("name", "version"),
 )
 
 #: One row (``id`` 1): the last line of the audit log that the store knows was synced, against truncation.

@@ -47,6 +47,7 @@ REVEALS = {
     "minter/held.py",  # keyed digests of values, and whether one can be sent
     "minter/lease_endpoint.py",  # the credential, handed to the broker
     "minter/rotation.py",  # a line break taken off a new value
+    "minter/sealing.py",  # sealed into the state
     "minter/signing.py",  # key material, given to the library
     "minter/sources/__init__.py",  # read and checked
     "minter/sources/file.py",  # stored
