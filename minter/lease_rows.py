@@ -60,6 +60,8 @@ class LeaseRow:
     ended_at: float | None = None
     end_reason: str = ""
     trace_id: str | None = None
+    data_key: int | None = None
+    sealed: bytes | None = None
 
     def made_with(self, alias: str, version: int | None = None) -> bool:
         """Say whether the credential was made with a custody key (or one version of it)."""
