@@ -110,7 +110,7 @@ def _by_variable(fault: Fault, start: str, given: Mapping[str, str]) -> Fault:
 
 #: Variables with our prefix that are no settings.
 _OTHER_VARIABLES: Final = frozenset(
-    f"{program}_{name}" for program in ("MINTER", "BROKER") for name in ("CONFIG", "TEST_CLOCK")
+    f"{program}_{name}" for program in ("MINTER", "BROKER") for name in ("CONFIG", "TEST_CLOCK", "TEST_FAILPOINT")
 ) | {"BROKER_URL", "BROKER_RUN_TOKEN", "BROKER_CALLER_TOKEN_FILE"}
 
 

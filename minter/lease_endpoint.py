@@ -8,6 +8,7 @@ from config.asgi import Receive, Scope, Send, describe, read_body, send_json, se
 from config.clock import Clock, rfc3339
 from config.contract import LEASES, LeaseReply, LeaseRequest, decode
 from config.problems import ProblemError
+from minter import failpoints
 from minter.audit_events import Event, Value
 from minter.book import Live
 from minter.brokers import Brokers
@@ -47,6 +48,7 @@ class LeaseEndpoint:
             await send_problem(send, describe(error), "minter")
             return
         await send_json(send, 200, reply)
+        failpoints.reached("mint.answered")
 
     async def _answer(self, scope: Scope, receive: Receive) -> LeaseReply:
         broker = self._brokers.authenticate(scope, operation=f"POST {LEASES}")

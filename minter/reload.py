@@ -20,7 +20,7 @@ from config.problems import ProblemError
 from config.profiles import Grants
 from config.settings import MinterSettings
 from config.tokenfiles import Principal, TokenFile
-from minter import kinds
+from minter import failpoints, kinds
 from minter.admission import OBJECTIONS, Admission, Policy
 from minter.audit_events import Event, Value
 from minter.brokers import Brokers
@@ -150,19 +150,23 @@ class Reloader:
             by: dict[str, Value] = {} if uid is None else {"uid": uid}
             try:
                 found = await read(self._settings, self._custody, self._store)
+                failpoints.reached("reload.read")
                 changed = await self._custody.adopt(self._store, found.staged)
             except ConfigurationError as error:
                 _log.error("reload-refused", faults=[str(fault) for fault in error.faults])
                 await self._tell(Event("reload.refused", {"faults": len(error.faults), **by}))
                 return error.faults
+            failpoints.reached("reload.adopted")
             self._kinds_of.take(found.policy)
             before = self._admission.policy.brokers
             self._brokers.swap(found.brokers)
             self._admission.policy = found.policy
+            failpoints.reached("reload.swapped")
             # Before anything is waited for: from here on every lease is of the new values.
             await self._service.end(lambda live: any(map(live.row.made_with, changed)), "key-changed", uid=uid)
             await self._tell(Event("service.reloaded", {**summary(found.policy, self._custody), **by}))
             await self.end_what_may_not_go_on()
+            failpoints.reached("reload.ended")
             for id_, broker in before.items():
                 # Last, so that it has been told which of its leases have ended.
                 if _has_lost(broker, found.policy.brokers.get(id_)):

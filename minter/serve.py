@@ -16,11 +16,12 @@ from msgspec.structs import replace
 
 from config import logs, process, server
 from config.clock import Clock
-from config.errors import ExitCode
+from config.errors import ConfigurationError, ExitCode, Fault
 from config.listeners import affordable
 from config.load import program_clock
 from config.server import Bound
 from config.settings import MinterSettings
+from minter import failpoints
 from minter.audit_events import Event, Value
 from minter.listening import ADMIN_CONNECTIONS, Listening
 from minter.minter import Minter
@@ -38,6 +39,7 @@ def serve(settings: MinterSettings) -> int:
     Errors: ``ConfigurationError`` with every fault.
     """
     logs.set_up("minter", settings.log_level)
+    _arm_failpoint(os.environ)
     process.harden()
     process.refuse_root("minter", allowed=settings.allow_root)
     open_files = process.raise_open_files()
@@ -48,6 +50,15 @@ def serve(settings: MinterSettings) -> int:
     limits = affordable(settings.limits, open_files, own=_OWN_FILES + ADMIN_CONNECTIONS, each=2)
     server.run(_main(replace(settings, limits=limits), clock, os.environ))
     return ExitCode.OK
+
+
+def _arm_failpoint(environ: MutableMapping[str, str]) -> None:
+    try:
+        name = failpoints.arm(environ)
+    except ValueError as error:
+        raise ConfigurationError([Fault(failpoints.VARIABLE, str(error))]) from None
+    if name is not None:
+        _log.warning("TEST FAILPOINT: this program kills itself; never do this in production", failpoint=name)
 
 
 async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[str, str]) -> None:

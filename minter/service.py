@@ -16,7 +16,7 @@ from config.clock import Clock
 from config.contract import LeaseRequest, RevokedLease, RunRecord
 from config.problems import ProblemError
 from config.tokenfiles import Principal
-from minter import minting
+from minter import failpoints, minting
 from minter.admission import Admission, Asked
 from minter.book import Book, Live
 from minter.custody import Custody
@@ -77,6 +77,7 @@ class LeaseService:
                 return await self.flights.take_off(asked, self._mint).landed()
             else:
                 await self.store.write(minting.again(current.row))
+                failpoints.reached("mint.reissued")
                 if self.book.get(current.row.id) is current:
                     self.metrics.reissued(current.row.kind)
                     return current
@@ -87,11 +88,15 @@ class LeaseService:
         replaced = await self._make_room(asked)
         with self.limits.one_more(*asked.cap, live=self.book.count(*asked.cap)):
             row = minting.begun(asked, self.clock)
+            failpoints.reached("mint.requested")
             if not asked.kind.local:
                 await self._intend(row, replaced)
+                failpoints.reached("mint.intent-written")
             minted = await self._made(asked, row)
+            failpoints.reached("mint.made")
             live = minting.done(row, minted)
             await self._commit(live, minted, replaced, local=asked.kind.local)
+            failpoints.reached("mint.committed")
         self.expiry.arm(live.row.expires_at)
         self.metrics.minted(row.kind)
         await self._obey(flight, live)
@@ -162,6 +167,7 @@ class LeaseService:
             return await minting.make(asked, row, self.clock)
         except ProblemError as error:
             self.metrics.mint_failed(row.kind)
+            failpoints.reached("mint.failed")
             await self.store.write(minting.failure(row, error, local=asked.kind.local))
             raise
 

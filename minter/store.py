@@ -36,6 +36,7 @@ from config.clock import Clock
 from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
 from config.settings import SQLITE_WAL_FROM
+from minter import failpoints
 from minter.audit_events import Event
 from minter.audit_verify import Head
 
@@ -182,16 +183,20 @@ class Store:
     def _do(self, connection: Connection, jobs: Sequence[_Job]) -> None:
         try:
             with connection.begin():
+                failpoints.reached("store.begun")
                 for job in jobs:
                     self._attempt(connection, job)
                 self._remember(connection, jobs[-1].asked_at)
+                failpoints.reached("store.work-done")
         except Exception as error:  # noqa: BLE001 - the transaction is gone, and with it every piece of work in it
             _log.error("state-unavailable", exc_info=error)
             self.failing = "state"
             for job in jobs:
                 job.error = job.error or ProblemError("state-unavailable", retry_after=_RETRY_S)
             return
+        failpoints.reached("store.committed")
         self._tell(jobs)
+        failpoints.reached("store.told")
 
     def _attempt(self, connection: Connection, job: _Job) -> None:
         # On the driver's own connection: these two statements are half of what a small piece of work costs.
