@@ -21,7 +21,10 @@ Phase = Literal["prepared", "active", "retiring", "destroyed"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VersionRow:
-    """One version. ``source_ref`` says where it lives; ``public_jwk`` is JSON, of asymmetric signing keys only."""
+    """One version. ``source_ref`` says where it lives; ``public_jwk`` is JSON, of asymmetric signing keys only.
+
+    ``problem`` is a short word for why its last step failed, ``made_by`` is ``issuer`` for what its issuer made.
+    """
 
     alias: str
     version: int
@@ -35,6 +38,8 @@ class VersionRow:
     activated_at: float | None = None
     retire_at: float | None = None
     destroyed_at: float | None = None
+    problem: str = ""
+    made_by: str = ""
 
     @property
     def verifies_unpublished(self) -> bool:
@@ -44,7 +49,10 @@ class VersionRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyRow:
-    """One key. ``origins``: where it may go, empty until its first use."""
+    """One key. ``origins``: where it may go, empty until its first use.
+
+    ``settings`` is JSON of what an operator said of a key that minter.toml does not name (minter/declared_keys.py).
+    """
 
     alias: str
     purpose: str = ""
@@ -54,6 +62,8 @@ class KeyRow:
     last_used_at: float | None = None
     last_rotated_at: float | None = None
     uses: int = 0
+    settings: str = ""
+    retired_at: float | None = None
 
 
 _VERSION: Final = tuple(field.name for field in fields(VersionRow))

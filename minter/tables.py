@@ -138,7 +138,8 @@ key_users = Table(
 )
 
 #: ``phase``: prepared, active, retiring or destroyed. ``retire_at``: when a retiring version's last token has ended.
-#: ``problem``: why its last step failed, as a short word, until it succeeds.
+#: ``problem``: why its last step failed, as a short word, until it succeeds. ``made_by``: ``issuer`` when the minter had
+#: its issuer make it (``rotate_root``), else empty.
 key_versions = Table(
     "key_versions",
     metadata,
@@ -155,6 +156,7 @@ key_versions = Table(
     Column("retire_at", Float),
     Column("destroyed_at", Float),
     Column("problem", Text, nullable=False, server_default=""),
+    Column("made_by", Text, nullable=False, server_default=""),
     PrimaryKeyConstraint("alias", "version"),
     Index("uq_key_versions_active", "alias", unique=True, **_where("phase = 'active'")),  # type: ignore[arg-type]
     Index("uq_key_versions_prepared", "alias", unique=True, **_where("phase = 'prepared'")),  # type: ignore[arg-type]

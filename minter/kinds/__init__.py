@@ -16,7 +16,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeVar, runtime_checkable
 
 import msgspec
 
@@ -121,6 +121,46 @@ class Kind(Protocol):
 
     async def revoke(self, lease: LeaseView, credential: Mapping[str, Secret] | None) -> Ending:
         """End a credential; ending one that is gone is no error. Errors: :class:`RevocationError`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Root:
+    """A version of a root secret at its issuer.
+
+    ``name`` is what the minter called it there: it carries installation, alias and version and is the issuer's only
+    one of that name. A version that a person made was given no such name; only its ``value`` tells which it is. The
+    value is None when nobody has it: a minter that was killed between making it and keeping it.
+    """
+
+    name: str
+    value: Secret | None
+
+
+@runtime_checkable
+class RotatesRoot(Protocol):
+    """A kind whose issuer can make a new one of the secret that credentials are made with: ``minter rotate ALIAS``.
+
+    An option of a :class:`Kind`. The order is the minter's (minter/rotation.py): the version is written down, made at
+    the issuer, kept in its source, proved, put in force; after the overlap the old one is deleted at the issuer and in
+    its source. Each call may come again after a crash. Errors of all: :class:`RevocationError`, which says whether
+    trying again can help, or ``ProblemError``, with no word of an issuer's or of a secret.
+    """
+
+    def root_alias(self) -> str:
+        """Return the alias of the custody key that the issuer can renew."""
+        ...
+
+    async def create_root(self, current: Secret, name: str) -> Secret:
+        """Make a new one at the issuer, by right of ``current``, with the same powers and under ``name``."""
+        ...
+
+    async def prove_root(self, candidate: Secret) -> None:
+        """Prove by a harmless call that ``candidate`` works. A permanent :class:`RevocationError` says it does not."""
+        ...
+
+    async def delete_root(self, using: Secret, old: Root) -> None:
+        """Delete ``old`` at the issuer, by right of ``using``. One that is not there, or never was, is no error."""
         ...
 
 

@@ -29,6 +29,7 @@ def upgrade() -> None:
     op.add_column("custody_keys", sa.Column("settings", sa.Text(), server_default="", nullable=False))
     op.add_column("custody_keys", sa.Column("retired_at", sa.Float(), nullable=True))
     op.add_column("key_versions", sa.Column("problem", sa.Text(), server_default="", nullable=False))
+    op.add_column("key_versions", sa.Column("made_by", sa.Text(), server_default="", nullable=False))
     op.create_table(
         "key_users",
         sa.Column("alias", sa.Text(), nullable=False),
