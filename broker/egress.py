@@ -26,7 +26,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
-from broker import addresses
+from config import addresses
 from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
 
@@ -62,7 +62,7 @@ class CheckedResolver(AbstractResolver):
     """Resolves a name and refuses it if one of its addresses may not be dialled."""
 
     def __init__(self, inner: AbstractResolver, *, private: bool, loopback: bool) -> None:
-        """Take who resolves, and what :func:`broker.addresses.check` takes."""
+        """Take who resolves, and what :func:`config.addresses.check` takes."""
         self._inner = inner
         self._private = private
         self._loopback = loopback

@@ -15,11 +15,11 @@ from typing import Any, Final
 from urllib.parse import urlsplit
 
 from broker import reach
-from broker.addresses import is_loopback_host
 from broker.caller_client import CallerClient, read_caller_token
 from broker.reach import Account, Way
 from broker.supervise import Supervisor
 from config import process
+from config.addresses import is_loopback_host
 from config.console import terminal
 from config.console.commands import AnswerError, CommandError
 from config.errors import ConfigurationError, ExitCode

@@ -44,6 +44,7 @@ REVEALS = {
     "config/console/tokenedit.py",  # a new token, stored where the operator says
     "config/tokenfiles.py",  # a new token, digested
     "minter/admin_client.py",  # a new static value, sent to the running minter
+    "minter/egress.py",  # an issuer's root secret, sent to the issuer
     "minter/held.py",  # keyed digests of values, and whether one can be sent
     "minter/lease_endpoint.py",  # the credential, handed to the broker
     "minter/rotation.py",  # a line break taken off a new value

@@ -1,6 +1,6 @@
-"""Which addresses the broker dials.
+"""Which addresses both programs dial.
 
-A name that the code cannot choose may still resolve to a place that it must not reach: the machine itself, its
+A name that nobody hostile can choose may still resolve to a place that it must not reach: the machine itself, its
 network, or a cloud's metadata service. So every address is looked up in the tables below before it is dialled, and what
 stands in none of them is refused. IPv6 addresses that carry an IPv4 address (mapped, compatible, translated, 6to4,
 NAT64, ISATAP) are judged by both.

@@ -4,7 +4,7 @@ from ipaddress import ip_address
 
 import pytest
 
-from broker.addresses import Reach, check, is_literal, is_loopback_host, reach
+from config.addresses import Reach, check, is_literal, is_loopback_host, reach
 from config.problems import ProblemError
 
 PUBLIC = [
