@@ -29,11 +29,39 @@ POINTS: Final[dict[str, str]] = {
     "store.work-done": "the rows are written; the transaction is not committed",
     "store.committed": "the transaction is committed; the audit log knows nothing of it",
     "store.told": "the audit log has its lines, synced; nobody knows the outcome",
+    # A restored state that an operator confirms.
+    "restore.confirmed": "the confirmation is committed and audited; the leases of the backup still live",
+    "restore.settled": "the leases of the backup have ended; the state does not say so yet",
+    # The keys that seal the state, and the rotation of the one that wraps them.
+    "seal.renewed": "a new data key is committed; this process still seals with the one before",
+    "seal.moved": "a batch of values was sealed anew; memory still knows the old data key",
+    "rewrap.begun": "the row of a new sealing key is committed; the key is nowhere",
+    "rewrap.written": "the new sealing key is in its source and was read back; its row does not say so",
+    "rewrap.prepared": "the new sealing key is known and kept; the old one wraps the data keys",
+    "rewrap.activating": "everything is ready for the new sealing key to take over",
+    "rewrap.activated": "the new sealing key wraps the data keys; this process seals with the old data key",
+    "rewrap.moved": "no value needs the old sealing key; it is still in its source",
+    "rewrap.deleted": "the old sealing key is gone from its source; its row does not say so",
     # A reload.
     "reload.read": "grants, brokers and secrets are read and checked; the old ones are in force",
     "reload.adopted": "the state knows the new keys; the old grants are in force",
     "reload.swapped": "the new grants are in force; what may not go on still lives",
     "reload.ended": "what may not go on has ended; streams of brokers that lost something are open",
+    # A rotation of a custody key (minter/rotation_steps.py).
+    "rotate.begun": "the row of a new version is committed; its value is nowhere",
+    "rotate.made": "the issuer has made a new root secret; it is kept nowhere here",
+    "rotate.written": "the new value is in its source; it was not read back",
+    "rotate.read-back": "the new value was read back; its row does not say so",
+    "rotate.prepared": "the new version is prepared; it was not proved, published or activated",
+    "rotate.proved": "the issuer accepts the new root secret; it is not active",
+    "rotate.published": "the new verification key is published; it does not sign",
+    "rotate.activating": "the new version was read once more; the old one is active",
+    "rotate.activated": "the new version is active in the state; memory holds the old one",
+    "rotate.retiring": "the log says that the old version goes; what was made with it lives",
+    "rotate.ended": "what was made with the old version has ended; its value is there",
+    "rotate.deleted-upstream": "the issuer has deleted the old root secret; its source has it",
+    "rotate.deleted": "the old value is deleted from its source; its row says it retires",
+    "rotate.destroyed": "the old version is destroyed; nobody was answered",
 }
 
 _armed: str | None = None

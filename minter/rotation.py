@@ -24,7 +24,7 @@ import structlog
 from config.clock import Clock, rfc3339
 from config.problems import ProblemError
 from config.secret import Secret
-from minter import key_rows
+from minter import failpoints, key_rows
 from minter.custody import Custody, Store
 from minter.held import is_sendable
 from minter.key_rows import VersionRow
@@ -59,7 +59,7 @@ class Rotation:
         *,
         clock: Clock,
         end_leases: EndLeases = _end_nothing,
-        failpoint: Callable[[str], None] = lambda _name: None,
+        failpoint: Callable[[str], None] = failpoints.reached,
     ) -> None:
         self._custody = custody
         self._store = store

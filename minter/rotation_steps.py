@@ -21,17 +21,20 @@ from minter.store import Connection
 
 #: Where a test may stop a rotation: between any two steps, in this order.
 FAILPOINTS: Final = (
-    "begun",
-    "written",
-    "read-back",
-    "prepared",
-    "published",
-    "activating",
-    "activated",
-    "retiring",
-    "ended",
-    "deleted",
-    "destroyed",
+    "rotate.begun",
+    "rotate.made",
+    "rotate.written",
+    "rotate.read-back",
+    "rotate.prepared",
+    "rotate.proved",
+    "rotate.published",
+    "rotate.activating",
+    "rotate.activated",
+    "rotate.retiring",
+    "rotate.ended",
+    "rotate.deleted-upstream",
+    "rotate.deleted",
+    "rotate.destroyed",
 )
 #: A source that does not delete is asked again after so long.
 DELETE_AGAIN_S: Final = 3600.0
@@ -96,7 +99,7 @@ class Steps:
             created_at=self._clock.now(),
         )
         await self._write([row], [key_event("key.rotation-begun", row, uid=uid)])
-        self._failpoint("begun")
+        self._failpoint("rotate.begun")
         return row
 
     async def prepare(self, row: VersionRow, value: Secret | None, *, uid: int | None) -> VersionRow:
@@ -105,10 +108,10 @@ class Steps:
         Without a ``value``: what is there already, else a new signing key. Errors: ``SourceError``.
         """
         held = await asyncio.to_thread(self._keep, row, value)
-        self._failpoint("read-back")
+        self._failpoint("rotate.read-back")
         row = replace(version_row(row.alias, held, row.source_ref, now=row.created_at), published_at=row.published_at)
         await self._write([row], [key_event("key.rotation-prepared", row, uid=uid)])
-        self._failpoint("prepared")
+        self._failpoint("rotate.prepared")
         return row
 
     def _keep(self, row: VersionRow, value: Secret | None) -> Held:
@@ -123,7 +126,7 @@ class Steps:
                     raise
                 value = signing.generate(settings.algorithm)
         reader.sources.write(row.source_ref, value)
-        self._failpoint("written")
+        self._failpoint("rotate.written")
         return reader.read(row.alias, row.source_ref, row.version)
 
     async def publish(self, row: VersionRow, *, uid: int | None, forced: bool) -> VersionRow:
@@ -134,7 +137,7 @@ class Steps:
             "key.rotation-published", row, publish_until_at=now + self._cache_s, uid=uid, forced=forced or None
         )
         await self._write([row], [event])
-        self._failpoint("published")
+        self._failpoint("rotate.published")
         return row
 
     async def activate(self, row: VersionRow, overlap_s: float, *, uid: int | None, forced: bool) -> None:
@@ -145,7 +148,7 @@ class Steps:
             raise ProblemError("secret-unavailable", f"the source of key {row.alias} {error.what}") from None
         if held.fingerprint != row.fingerprint:
             raise ProblemError("secret-unavailable", f"the source of key {row.alias} no longer has what was prepared")
-        self._failpoint("activating")
+        self._failpoint("rotate.activating")
         now = self._clock.now()
         static = self.use(row.alias) == "static"
 
@@ -167,7 +170,7 @@ class Steps:
             ]
 
         changed = await self._store.write(work)
-        self._failpoint("activated")
+        self._failpoint("rotate.activated")
         self._custody.hold(row.alias, held, rotated_at=now)
         self._custody.put(changed)
 
@@ -181,9 +184,9 @@ class Steps:
                 await self._write([replace(row, retire_at=last + SKEW_S)], [])
                 return
         await self._write([replace(row, retire_at=now)], [key_event("key.retired", row, reason=reason, uid=uid)])
-        self._failpoint("retiring")
+        self._failpoint("rotate.retiring")
         await self._end_leases(row.alias, row.version, "key-retired")
-        self._failpoint("ended")
+        self._failpoint("rotate.ended")
         try:
             await asyncio.to_thread(self._custody.reader.sources.delete, row.source_ref)
         except SourceError as error:
@@ -191,10 +194,10 @@ class Steps:
             await self._write([again], [key_event("key.destroy-failed", row, reason="source-failed", uid=uid)])
             what = f"the old version of key {row.alias} is out of use, but its source {error.what}"
             raise ProblemError("secret-unavailable", what) from None
-        self._failpoint("deleted")
+        self._failpoint("rotate.deleted")
         gone = replace(row, phase="destroyed", retire_at=now, destroyed_at=self._clock.now())
         await self._write([gone], [key_event("key.destroyed", row, uid=uid)])
-        self._failpoint("destroyed")
+        self._failpoint("rotate.destroyed")
 
     async def give_up(self, row: VersionRow, reason: str, *, uid: int | None) -> None:
         """Delete a prepared version. Its number is spent."""

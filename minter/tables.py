@@ -138,8 +138,8 @@ key_users = Table(
 )
 
 #: ``phase``: prepared, active, retiring or destroyed. ``retire_at``: when a retiring version's last token has ended.
-#: ``problem``: why its last step failed, as a short word, until it succeeds. ``made_by``: ``issuer`` when the minter had
-#: its issuer make it (``rotate_root``), else empty.
+#: ``problem``: why its last step failed, as a short word, until it succeeds. ``made_by``: ``issuer`` when the issuer
+#: made it at the minter's request, else empty.
 key_versions = Table(
     "key_versions",
     metadata,
