@@ -17,7 +17,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Protocol, TypeVar, get_args
@@ -36,6 +35,7 @@ from minter.audit_events import Event, Value
 from minter.held import Held, Reader
 from minter.key_loading import Staged, Staging, setting_faults
 from minter.key_rows import KeyRow, VersionRow
+from minter.key_users import Uses
 from minter.places import Places
 from minter.signing import Algorithm, SigningError, SigningKey
 from minter.sources import Sources
@@ -75,8 +75,7 @@ class Custody:
         self._wanted: Mapping[str, frozenset[str]] = {}
         self._profiles: Mapping[str, tuple[str, ...]] = {}
         self._lent: frozenset[str] = frozenset()
-        self._uses: defaultdict[str, int] = defaultdict(int)
-        self._used_at: dict[str, float] = {}
+        self.uses = Uses()
         self._params_key = b""
         self._jwks = b'{"keys":[]}'
 
@@ -115,16 +114,22 @@ class Custody:
         return "hmac-sha256:" + hmac.new(self._params_key, data, hashlib.sha256).hexdigest()
 
     def record_use(
-        self, connection: Connection, versions: Iterable[tuple[str, int]], *, origin: str, now: float
+        self,
+        connection: Connection,
+        versions: Iterable[tuple[str, int]],
+        *,
+        origin: str,
+        caller: str,
+        broker: str,
+        now: float,
     ) -> list[Event]:
         """Count a mint, and pin a key that is used for the first time. Part of the write that commits the lease.
 
-        ``versions`` are :attr:`minter.kinds.Minted.key_versions`.
+        ``versions`` are :attr:`minter.kinds.Minted.key_versions`; ``caller`` is the broker's word.
         """
         events = []
         for alias, _ in versions:
-            self._uses[alias] += 1
-            self._used_at[alias] = now
+            self.uses.count(alias, caller=caller, broker=broker, now=now)
             if alias not in self._pins:
                 # Believed only once it was read back: a transaction may fail after this returns.
                 pins = frozenset(key_rows.origins(connection, alias))
@@ -276,9 +281,7 @@ class Custody:
 
     def flush(self, connection: Connection) -> tuple[None, Sequence[Event]]:
         """Write the uses that were counted in memory: a piece of work for the store, at every tick and at the end."""
-        uses, self._uses = self._uses, defaultdict(int)
-        for alias, count in uses.items():
-            key_rows.count_uses(connection, alias, uses=count, last_used_at=self._used_at[alias])
+        self.uses.write(connection)
         return None, ()
 
     def aliases(self) -> list[str]:
@@ -292,10 +295,6 @@ class Custody:
     def profiles_of(self, alias: str) -> tuple[str, ...]:
         """Return the profiles of the grants in force that refer to a key."""
         return self._profiles.get(alias, ())
-
-    def uses_of(self, alias: str) -> tuple[int, float | None]:
-        """Return the uses that were counted since the last :meth:`flush`, and when the last one was."""
-        return self._uses.get(alias, 0), self._used_at.get(alias)
 
     def rotating(self) -> bool:
         """Say whether any key has a version that is on its way in or out."""

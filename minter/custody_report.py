@@ -44,7 +44,7 @@ def _key(
             callers[caller] += count
     since_at = active.activated_at if active and active.activated_at is not None else row.created_at
     period_s = float(settings.rotate_every) if settings and settings.rotate_every else None
-    uses, used_at = custody.uses_of(row.alias)
+    uses, used_at = custody.uses.of(row.alias)
     return {
         "alias": row.alias,
         "loaded": row.alias in custody.aliases(),

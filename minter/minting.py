@@ -238,4 +238,11 @@ def _make_room(connection: Connection, replaced: Live | None) -> None:
 
 
 def _used(connection: Connection, row: LeaseRow, minted: Minted, custody: Custody) -> list[Event]:
-    return custody.record_use(connection, minted.key_versions, origin=row.origin, now=row.created_at)
+    return custody.record_use(
+        connection,
+        minted.key_versions,
+        origin=row.origin,
+        caller=row.caller,
+        broker=row.broker,
+        now=row.created_at,
+    )

@@ -38,7 +38,9 @@ async def use(vault, alias="api", origin=ORIGIN):
     await vault.store.write(
         lambda connection: (
             None,
-            vault.custody.record_use(connection, [(alias, version)], origin=origin, now=vault.clock.now()),
+            vault.custody.record_use(
+                connection, [(alias, version)], origin=origin, caller="agent", broker="b1", now=vault.clock.now()
+            ),
         )
     )
     return value
@@ -355,7 +357,7 @@ async def test_a_pin_that_was_not_committed_is_written_by_the_next_use(vault):
     await vault.start()
 
     def failing(connection):
-        vault.custody.record_use(connection, [("api", 1)], origin=ORIGIN, now=0.0)
+        vault.custody.record_use(connection, [("api", 1)], origin=ORIGIN, caller="agent", broker="b1", now=0.0)
         raise ProblemError("state-unavailable")
 
     with pytest.raises(ProblemError):
