@@ -208,6 +208,13 @@ PROBLEMS: Final[Mapping[str, Problem]] = _table(
     ),
     ("secret-unavailable", 503, "The secret cannot be read from its source", "See minter doctor."),
     ("issuer-failed", 503, "The issuer did not make a credential", "See minter doctor and the log."),
+    (
+        "quarantined",
+        503,
+        "The state was restored and is not confirmed, so nothing is lent or ended",
+        "An operator runs minter restore --confirm.",
+    ),
+    ("not-quarantined", 409, "The state is not in quarantine", "There is nothing to confirm."),
     ("lease-not-found", 404, "There is no such lease", "See minter leases list."),
     ("key-not-found", 404, "There is no such custody key", "See minter keys list."),
     (

@@ -12,6 +12,7 @@ import os
 import resource
 import sys
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Final
 
 from config.errors import ConfigurationError, Fault
@@ -36,6 +37,45 @@ def harden() -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0) != 0 or libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise ConfigurationError([Fault("process", "the kernel does not let this process be made undumpable")])
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a process is, as it sees itself. None: this system does not say."""
+
+    pid: int
+    uid: int
+    dumpable: bool | None
+    core_limit: int
+    umask: str | None
+    open_files: int
+
+
+def facts() -> Facts:
+    """Return what :func:`harden` and the others have made of this process."""
+    dumpable = None
+    if sys.platform == "linux":
+        dumpable = ctypes.CDLL(None, use_errno=True).prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0
+    return Facts(
+        pid=os.getpid(),
+        uid=os.geteuid(),
+        dumpable=dumpable,
+        core_limit=resource.getrlimit(resource.RLIMIT_CORE)[0],
+        umask=_umask(),
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+    )
+
+
+def _umask() -> str | None:
+    # The only system call that tells it sets it: of all threads, for a moment. The kernel tells it in a text too.
+    if sys.platform != "linux":
+        return None
+    fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        status = os.read(fd, 65536).decode("ascii", "replace")
+    finally:
+        os.close(fd)
+    return next((line.split()[1] for line in status.splitlines() if line.startswith("Umask:")), None)
 
 
 def settle_memory() -> None:

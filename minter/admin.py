@@ -23,6 +23,7 @@ from config.clock import parse_rfc3339, rfc3339
 from config.problems import ProblemError
 from minter import kinds, lease_rows
 from minter.admin_keys import KeyCalls
+from minter.admin_state import StateCalls
 from minter.audit import read_after
 from minter.audit_events import Event, Value
 from minter.book import Live
@@ -40,6 +41,9 @@ Call = Callable[[Request, int], Awaitable[Response]]
 MAX_LEASES: Final = 10_000
 MAX_EVENTS: Final = 1_000
 
+#: What an operator may do while a restored state is not confirmed; everything else would change it.
+IN_QUARANTINE: Final = frozenset({"/v1/quarantine", "/v1/backup"})
+
 _FILTERS: Final = ("run", "profile", "kind", "caller", "key", "broker")
 
 
@@ -51,6 +55,7 @@ class AdminApi:
     service: LeaseService
     store: Store
     keys: KeyCalls
+    state: StateCalls
     reloader: Reloader
     readiness: Readiness
     metrics: Callable[[], Awaitable[bytes]]
@@ -69,6 +74,10 @@ class AdminApi:
             ("POST", "/v1/keys/{alias}/rotate"): ("operator", self.keys.rotate),
             ("POST", "/v1/keys/{alias}/rebind"): ("operator", self.keys.rebind),
             ("POST", "/v1/reload"): ("operator", self.reload),
+            ("GET", "/v1/process"): ("reader", self.state.process),
+            ("POST", "/v1/backup"): ("operator", self.state.backup),
+            ("GET", "/v1/quarantine"): ("reader", self.state.restored),
+            ("DELETE", "/v1/quarantine"): ("operator", self.state.confirm),
             ("GET", "/readyz"): ("reader", self.ready),
             ("GET", "/metrics"): ("reader", self.show_metrics),
         }
@@ -89,7 +98,10 @@ class AdminApi:
             method = "GET" if request.method == "HEAD" else request.method
             who, call = methods[method]
             may = self.operators.operator if who == "operator" else self.operators.reader
-            return await call(request, may(request.scope, operation=f"{method} {path}"))
+            uid = may(request.scope, operation=f"{method} {path}")
+            if who == "operator" and path not in IN_QUARANTINE:
+                self.service.check()
+            return await call(request, uid)
 
         return endpoint
 

@@ -81,6 +81,8 @@ class BrokerApi:
         return endpoint
 
     async def _watch(self, broker: Principal, _request: Request) -> Response:
+        # Without the stream a broker goes on with what it holds for seconds only.
+        self._service.check()
         return StreamingResponse(
             self._hub.lines(broker.id), media_type="application/x-ndjson", headers={"cache-control": "no-store"}
         )

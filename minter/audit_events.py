@@ -65,6 +65,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "principal": ((str,), "id in brokers.json"),
     "program": ((str,), "program and version"),
     "count": ((int,), "how many"),
+    "suspects": ((int,), "credentials that may exist upstream though nobody holds them"),
     "faults": ((int,), "how many faults were found"),
     "profiles": ((int,), "how many profiles are loaded"),
     "keys": ((int,), "how many custody keys are loaded"),
@@ -112,6 +113,11 @@ EVENTS: Final[Mapping[str, EventType]] = {
         "Grants, brokers and secrets were read anew.", "profiles", "keys", "brokers", "grants_digest", "uid"
     ),
     "reload.refused": _event("A reload did not load; the old state goes on.", "faults", "uid"),
+    "backup.written": _event("A backup of the state and this log was written.", "uid"),
+    "restore.confirmed": _event(
+        "An operator lifted the quarantine of a restored state: the leases of the backup end.",
+        *("uid", "count", "suspects"),
+    ),
     # --- leases ---
     "lease.intent": _event("A credential is about to be made upstream.", *_LEASE, *_ASKED),
     "lease.requested": _event("A broker asked for a credential.", *_LEASE, *_ASKED),

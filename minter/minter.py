@@ -21,6 +21,7 @@ from config.settings import MinterSettings
 from minter import lease_rows, reload
 from minter.admin import AdminApi
 from minter.admin_keys import KeyCalls
+from minter.admin_state import StateCalls
 from minter.admission import Admission
 from minter.app import BrokerApi
 from minter.audit import AuditLog, AuditUnavailable
@@ -34,6 +35,7 @@ from minter.lease_endpoint import LeaseEndpoint
 from minter.limits import MintLimits
 from minter.metrics import Metrics, Snapshot
 from minter.public import PublicApi
+from minter.quarantine import Quarantine
 from minter.readiness import Readiness
 from minter.recovery import of_another_time, recover
 from minter.reload import KindsOf, Reloader
@@ -83,8 +85,10 @@ class Minter:
         self.endings = Endings(
             store=store, book=self.book, hub=self.hub, kind_of=self.kinds_of, clock=clock, metrics=self.metrics
         )
+        self.quarantine = Quarantine(store, self.book, self.endings, clock=clock)
         self.expiry = Expiry(self._sweep, clock=clock)
         self.service = LeaseService(
+            check=self.quarantine.check,
             admission=self.admission,
             custody=self.custody,
             limits=MintLimits(settings.lease_limits, clock),
@@ -112,6 +116,7 @@ class Minter:
         self.readiness = Readiness()
         self.readiness.add("state", lambda: "it cannot be written" if store.failing == "state" else "")
         self.readiness.add("audit", lambda: "it cannot be written" if store.failing == "audit" else "")
+        self.readiness.add("quarantine", self.quarantine.reason)
         self.readiness.add("expiry", lambda: "" if self.expiry.healthy() else "no sweep has ended for too long")
 
         self.broker_api = BrokerApi(
@@ -130,6 +135,7 @@ class Minter:
             service=self.service,
             store=store,
             keys=KeyCalls(custody=self.custody, rotation=self.rotation, store=store, service=self.service, clock=clock),
+            state=StateCalls(settings=settings, store=store, quarantine=self.quarantine, clock=clock),
             reloader=self.reloader,
             readiness=self.readiness,
             metrics=self.exposition,
@@ -177,9 +183,11 @@ class Minter:
             minter = cls(settings, clock=clock, store=store, audit=audit, found=Found(custody, read))
             recovered = await recover(store, minter.book, now=clock.now())
             _log.info("recovered", **dataclasses.asdict(recovered))
-            lost = of_another_time(minter.book, clock, highest_wall=store.highest_wall)
-            await minter.endings.close(lost, "clock-set-back")
-            await minter.reloader.end_what_may_not_go_on()
+            await minter.quarantine.look()
+            if minter.quarantine.since is None:
+                lost = of_another_time(minter.book, clock, highest_wall=store.highest_wall)
+                await minter.endings.close(lost, "clock-set-back")
+                await minter.reloader.end_what_may_not_go_on()
             await minter.expiry.tick()
             minter.expiry.start()
             minter._undo = undo.pop_all()
@@ -225,6 +233,8 @@ class Minter:
         )
 
     async def _sweep(self) -> float | None:
+        if self.quarantine.since is not None:
+            return None
         next_at = await self.endings.sweep()
         await self.store.write(self.custody.flush)
         if self._rotating is None or self._rotating.done():

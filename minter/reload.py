@@ -146,6 +146,7 @@ class Reloader:
         Leases of a profile, caller or broker that may no longer have them, and those of a key whose value is another
         than before, are ended before this returns; so are the streams of brokers that have lost something.
         """
+        self._service.check()
         async with self._alone:
             by: dict[str, Value] = {} if uid is None else {"uid": uid}
             try:

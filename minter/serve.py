@@ -19,6 +19,7 @@ from config.clock import Clock
 from config.errors import ConfigurationError, ExitCode, Fault
 from config.listeners import affordable
 from config.load import program_clock
+from config.problems import ProblemError
 from config.server import Bound
 from config.settings import MinterSettings
 from minter import failpoints
@@ -73,7 +74,10 @@ async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[
         _log.info("ready", listen=[str(one.listener) for one in bound])
 
     async def on_hup() -> None:
-        await minter.reloader.reload()
+        try:
+            await minter.reloader.reload()
+        except ProblemError as error:
+            _log.warning("reload-refused", code=error.code)
 
     def on_drain() -> None:
         _log.info("draining")

@@ -47,6 +47,8 @@ class LeaseService:
     clock: Clock
     metrics: Metrics
     margin_s: float
+    #: Refuses whatever a state in quarantine may not do (minter/quarantine.py).
+    check: Callable[[], None]
     flights: Flights = field(default_factory=Flights)
 
     # --- lending ---
@@ -56,6 +58,7 @@ class LeaseService:
 
         Errors: ``ProblemError`` when it is refused or could not be made.
         """
+        self.check()
         asked_at, ttl_s = self.clock.boottime(), request.ttl_s
         for _ in range(1 + _AGAIN):
             try:
@@ -106,6 +109,7 @@ class LeaseService:
 
     async def end_run(self, broker: str, run_id: str) -> list[RevokedLease]:
         """End all leases of a run, those included that are just being made; say of each how it ended."""
+        self.check()
         self.admission.run_ended(broker, run_id)
         self.flights.order(
             Order(lambda _live: True, "run-ended", final=True), of=lambda key: key[:2] == (broker, run_id)
@@ -119,6 +123,7 @@ class LeaseService:
 
         Whoever waits for one that is being made gets another one, unless the end is ``final``.
         """
+        self.check()
         self.flights.order(Order(which, reason, uid, final))
         return await self.endings.end([live for live in self.book if which(live)], reason, uid=uid)
 
@@ -126,6 +131,7 @@ class LeaseService:
         self, lease_id: str, reason: str, *, broker: str | None = None, uid: int | None = None
     ) -> list[RevokedLease]:
         """End one lease; with ``broker``, only one of its own: another's looks like none at all."""
+        self.check()
         live = self.book.get(lease_id)
         if live is None or (broker is not None and live.row.broker != broker):
             raise ProblemError("lease-not-found")
@@ -133,6 +139,7 @@ class LeaseService:
 
     async def record(self, broker: str, run_id: str, record: RunRecord) -> None:
         """Write the counts of a run that ended to the audit log, as the broker reports them."""
+        self.check()
         await self.store.write(minting.recorded(broker, run_id, record))
 
     # --- the steps of a mint ---
