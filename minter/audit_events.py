@@ -50,6 +50,8 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "denied": ((int,), "calls that were refused"),
     "shed": ((int,), "calls that were shed by an open breaker"),
     "by_route": ((list,), "calls per granted route: 'profile METHOD /template count'"),
+    "denied_by": ((list,), "refused calls: 'code profile METHOD /template count'; - for none of the run's, and none"),
+    "grant_digests": ((list,), "the grants that a run was opened with: 'profile digest'"),
     "alias": ((str,), "alias of a custody key"),
     "key_alias": ((str,), "custody key that a credential was made with"),
     "key_version": ((int,), "version of that key"),
@@ -59,6 +61,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "algorithm": ((str,), "signature algorithm"),
     "retire_at": ((int, float), "when a version may be destroyed"),
     "publish_until_at": ((int, float), "until when a version is published before it signs"),
+    "data_key": ((int,), "number of a data key, which seals values in the state"),
     "forced": ((bool,), "the operator skipped a waiting time"),
     "uid": ((int,), "operating system's user id of the peer"),
     "operation": ((str,), "what was asked for: a route template of the admin or broker API"),
@@ -136,9 +139,14 @@ EVENTS: Final[Mapping[str, EventType]] = {
         "A revocation failed and is tried again.", *_LEASE, "reason", "attempts", "next_attempt_at"
     ),
     "lease.irrevocable": _event("A revocation kept failing.", *_LEASE, "reason", "attempts", "next_attempt_at"),
+    "seal.refused": _event(
+        "A sealed value did not open and is not used: it was moved, put back or changed.",
+        *(*_LEASE, "alias", "version", "reason"),
+    ),
     "run.recorded": _event(
         "A broker reported the counts of a run that ended.",
         *("run_id", "broker", "caller", "reported_by", "ended", "calls", "denied", "shed", "by_route", "trace_id"),
+        *("denied_by", "grant_digests"),
     ),
     # --- custody ---
     "key.created": _event("A custody key was loaded for the first time.", *_KEY),
@@ -153,6 +161,8 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "key.rotation-activated": _event("A new version took over; the one before is retiring.", *_KEY, "retire_at"),
     "key.retired": _event("A retiring version has no live lease any more or reached its deadline.", *_KEY, "reason"),
     "key.destroyed": _event("A retired version was deleted from its source.", *_KEY),
+    "data-key.renewed": _event("Values are sealed with a new data key from now on.", "version", "data_key"),
+    "data-key.destroyed": _event("No value was sealed with a data key any more; it was deleted.", "data_key"),
     "key.destroy-failed": _event("A retired version could not be deleted from its source.", *_KEY, "reason"),
     "key.rotation-aborted": _event("A rotation was given up before the new version took over.", *_KEY, "reason"),
     # --- who may do what ---

@@ -19,6 +19,7 @@ import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Protocol, TypeVar, get_args
 
 import msgspec
@@ -29,10 +30,11 @@ from config.origin import parse_origin
 from config.problems import ProblemError
 from config.profiles import Grants
 from config.secret import Secret
-from config.settings import KeySettings, MinterSettings
-from minter import key_rows, signing
+from config.settings import AUDIT_SIGNER, SEALING_KEY, KeySettings, MinterSettings
+from minter import declared_keys, key_rows, signing
 from minter.audit_events import Event, Value
-from minter.held import Held, Reader
+from minter.data_keys import DataKeys
+from minter.held import Held, Reader, own_key
 from minter.key_loading import Staged, Staging, setting_faults
 from minter.key_rows import KeyRow, VersionRow
 from minter.key_users import Uses
@@ -48,6 +50,8 @@ T = TypeVar("T")
 
 class Store(Protocol):
     """What custody needs of :class:`minter.store.Store`."""
+
+    path: Path
 
     async def write(self, work: Work[T]) -> T:
         """Run ``work`` in a transaction and record its events."""
@@ -65,6 +69,7 @@ class Custody:
         self.settings = settings
         self.clock = clock
         self.reader = Reader(settings, sources)
+        self.data_keys = DataKeys(own_key(settings, SEALING_KEY), sources, clock)
         self._held: dict[str, Held] = {}
         #: Shared secrets on their way out.
         self._retiring: dict[tuple[str, int], SigningKey] = {}
@@ -144,7 +149,8 @@ class Custody:
     def _use(self, alias: str, origin: str) -> Held:
         held = self._held.get(alias)
         if held is None:
-            raise ProblemError("secret-unavailable", f"custody key {alias} is not loaded")
+            what = "retired" if alias in self.reader.retired else "not loaded"
+            raise ProblemError("secret-unavailable", f"custody key {alias} is {what}")
         pins = self._pins.get(alias)
         if pins is not None and origin not in pins:
             raise ProblemError("origin-not-pinned")
@@ -167,14 +173,14 @@ class Custody:
     def _verified(self, token: str) -> dict[str, Any] | None:
         kid = signing.kid_of(token)
         try:
-            for held in self._held.values():
-                if held.signer is not None and held.signer.kid == kid:
+            for alias, held in self._held.items():
+                if alias != AUDIT_SIGNER and held.signer is not None and held.signer.kid == kid:
                     return held.signer.verify(token)
             for signer in self._retiring.values():
                 if signer.kid == kid:
                     return signer.verify(token)
             for row in self._versions.values():
-                if _is_public(row) and row.public_jwk is not None:
+                if self._is_public(row) and row.public_jwk is not None:
                     jwk = msgspec.json.decode(row.public_jwk)
                     if jwk["kid"] == kid:
                         return signing.verify(token, jwk, _algorithm(row))
@@ -194,9 +200,11 @@ class Custody:
         Errors: ``ConfigurationError`` with every fault.
         """
         if not self._params_key:
-            self.reader.fingerprint_key = await store.write(lambda c: (key_rows.meta_key(c, "fingerprint_key"), ()))
-            self._params_key = await store.write(lambda c: (key_rows.meta_key(c, "params_key"), ()))
+            await self.data_keys.open(store)
+            self.reader.fingerprint_key = await self.data_keys.installation_key(store, "fingerprint_key")
+            self._params_key = await self.data_keys.installation_key(store, "params_key")
         keys, versions = await store.read(lambda c: (key_rows.keys(c), key_rows.versions(c)))
+        self._learn(keys)
         places = Places(self.reader, grants, keys, versions)
         staging = Staging(self.reader, grants, keys, versions, wanted=places.wanted(), now=self.clock.now())
         faults = [*setting_faults(self.settings), *places.faults()]
@@ -247,6 +255,13 @@ class Custody:
         self._retiring |= staged.retiring
         self.put(versions)
         return changed
+
+    async def learn(self, store: Store) -> None:
+        """Learn which keys operators declared: before a grants file is checked, which may name them."""
+        self._learn(await store.read(key_rows.keys))
+
+    def _learn(self, keys: Mapping[str, KeyRow]) -> None:
+        self.reader.declared, self.reader.retired = declared_keys.settings_in(keys), declared_keys.retired_in(keys)
 
     def _settings_pins(self, alias: str) -> Sequence[str]:
         named = self.settings.keys.get(alias)
@@ -316,21 +331,37 @@ class Custody:
         if alias in self._keys:
             self._keys[alias] = replace(self._keys[alias], last_rotated_at=rotated_at)
 
+    def take(self, key: KeyRow, row: VersionRow, held: Held) -> None:
+        """Put a key that an operator declared in force, after its transaction."""
+        self.reader.declared = {**self.reader.declared, key.alias: declared_keys.read(key.settings)}
+        self._keys[key.alias] = key
+        if key.origins:
+            self._pins[key.alias] = frozenset(key.origins)
+        self._held[key.alias] = held
+        self.put([row])
+
+    def let_go(self, alias: str) -> None:
+        """Take a key out of use, after its transaction: it is lent, signs and verifies no more."""
+        self.reader.retired |= {alias}
+        self._held.pop(alias, None)
+        self._retiring = {id_: key for id_, key in self._retiring.items() if id_[0] != alias}
+        self.put(())
+
     def put(self, rows: Iterable[VersionRow]) -> None:
         """Take over rows that were written, and publish what is to be published from now on."""
         for row in rows:
             self._versions[row.alias, row.version] = row
         self._retiring = {id_: key for id_, key in self._retiring.items() if self._versions[id_].verifies_unpublished}
-        keys = [row.public_jwk for row in self._versions.values() if _is_public(row) and row.public_jwk is not None]
+        public = (row.public_jwk for row in self._versions.values() if self._is_public(row))
+        keys = [jwk for jwk in public if jwk is not None]
         self._jwks = ('{"keys":[' + ",".join(keys) + "]}").encode()
+
+    def _is_public(self, row: VersionRow) -> bool:
+        return row.phase != "destroyed" and row.published_at is not None and row.alias not in self.reader.retired
 
 
 def _active(rows: Iterable[VersionRow]) -> dict[str, int]:
     return {row.alias: row.version for row in rows if row.phase == "active"}
-
-
-def _is_public(row: VersionRow) -> bool:
-    return row.phase != "destroyed" and row.published_at is not None
 
 
 def _algorithm(row: VersionRow) -> Algorithm:

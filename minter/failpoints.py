@@ -42,9 +42,6 @@ POINTS: Final[dict[str, str]] = {
     "rewrap.activated": "the new sealing key wraps the data keys; this process seals with the old data key",
     "rewrap.moved": "no value needs the old sealing key; it is still in its source",
     "rewrap.deleted": "the old sealing key is gone from its source; its row does not say so",
-    # A restored state that an operator confirms.
-    "restore.confirmed": "the confirmation is committed and audited; the leases of the backup still live",
-    "restore.settled": "the leases of the backup have ended; the state does not say so yet",
     # A reload.
     "reload.read": "grants, brokers and secrets are read and checked; the old ones are in force",
     "reload.adopted": "the state knows the new keys; the old grants are in force",

@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
 import msgspec
@@ -13,7 +15,7 @@ import structlog
 
 from config.errors import Fault
 from config.secret import Secret
-from config.settings import KeySettings, MinterSettings
+from config.settings import AUDIT_SIGNER, SEALING_KEY, KeySettings, MinterSettings
 from minter import signing
 from minter.audit_events import Event, Value
 from minter.key_rows import VersionRow
@@ -25,7 +27,22 @@ _INLINE: Final = ("env", "file", "keyring", "credential")
 #: What can stand in a header, a query or a cookie.
 _SENDABLE: Final = re.compile(r"[\x20-\x7e]+", re.ASCII)
 
+#: Uses of keys of our own that sign, which the minter makes when they never were.
+SIGNERS: Final = frozenset({"signing", "checkpoints"})
+#: The keys that every minter has, and their uses: no other key has those.
+OWN_KEYS: Final = {SEALING_KEY: "sealing", AUDIT_SIGNER: "checkpoints"}
+
 _log = structlog.get_logger()
+
+
+def own_key(settings: MinterSettings, alias: str) -> KeySettings:
+    """Return what the settings say of a key that every minter has, or the defaults."""
+    if alias in settings.keys:
+        return settings.keys[alias]
+    if alias == SEALING_KEY:
+        beside = Path(settings.state.removeprefix("sqlite:")).with_name("sealing.key")
+        return KeySettings(source=f"file:{beside}", use="sealing", purpose="wraps the keys that seal the state")
+    return KeySettings(source=f"sealed:{alias}", use="checkpoints", purpose="signs the audit log's checkpoints")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,12 +62,21 @@ class Reader:
         self.settings = settings
         self.sources = sources
         self.fingerprint_key = b""
+        #: What operators declared while it ran; and the keys that they took out of use, which are never read again.
+        self.declared: Mapping[str, KeySettings] = {}
+        self.retired: frozenset[str] = frozenset()
+
+    def named(self) -> Mapping[str, KeySettings]:
+        """Return what is said of every key by alias: in minter.toml, whose word counts, else by an operator."""
+        return {**self.declared, **self.settings.keys}
 
     def settings_of(self, alias: str) -> KeySettings | None:
-        """Return what the settings say of a key; of one that the grants name inline (``env:NAME``), the defaults."""
-        named = self.settings.keys.get(alias)
+        """Return what is said of a key; of one that the grants name inline (``env:NAME``), the defaults."""
+        named = self.settings.keys.get(alias) or self.declared.get(alias)
         if named is not None:
             return named
+        if alias in OWN_KEYS:
+            return own_key(self.settings, alias)
         source, colon, _ = alias.partition(":")
         return KeySettings(source=alias) if colon and source in _INLINE else None
 
@@ -71,7 +97,7 @@ class Reader:
         """
         settings = self.settings_of(alias)
         fingerprint = self.fingerprint(value)
-        if settings is None or settings.use != "signing":
+        if settings is None or settings.use not in SIGNERS:
             return Held(version, value, fingerprint)
         try:
             signer = signing.load(value, settings.algorithm, keyed_fingerprint=fingerprint)

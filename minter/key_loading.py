@@ -9,10 +9,10 @@ from dataclasses import dataclass, replace
 from config.errors import Fault
 from config.origin import parse_origin
 from config.profiles import Grants
-from config.settings import MinterSettings
+from config.settings import AUDIT_SIGNER, SEALING_KEY, MinterSettings
 from minter import signing
 from minter.audit_events import Event
-from minter.held import Held, Reader, is_sendable, key_event, key_fault, version_row
+from minter.held import OWN_KEYS, SIGNERS, Held, Reader, is_sendable, key_event, key_fault, version_row
 from minter.key_rows import KeyRow, VersionRow
 from minter.signing import SigningKey
 from minter.sources import MissingError, SourceError, versioned
@@ -75,12 +75,16 @@ class Staging:
 
     def read(self) -> None:
         """Read what is there; change nothing. What is wrong is in :attr:`faults`."""
-        for alias in sorted({*self._reader.settings.keys, *self._wanted}):
+        # The sealing key is open by now (minter/data_keys.py): it is never held beside the keys that are used.
+        for alias in sorted({*self._reader.named(), AUDIT_SIGNER, *self._wanted} - {SEALING_KEY}):
             settings = self._reader.settings_of(alias)
-            if settings is None:
+            if settings is None or alias in self._reader.retired:
                 # An alias that nobody declared: the check of the token names its place in the grants file.
                 continue
             row = self._active.get(alias)
+            if row is None and alias in self._reader.declared and alias not in self._reader.settings.keys:
+                # An operator's command was cut off before the key was in force: given again, it goes on.
+                continue
             version = row.version if row is not None else 1
             ref = versioned(settings.source, version)
             try:
@@ -89,7 +93,7 @@ class Staging:
                     raise SourceError("cannot be sent", "a static key is one line of printable ASCII")  # noqa: TRY301
                 self._take(alias, held, ref)
             except SourceError as error:
-                may_make = settings.use == "signing" and alias not in self._ever
+                may_make = settings.use in SIGNERS and alias not in self._ever
                 if may_make and isinstance(error, MissingError) and self._reader.sources.writable(ref):
                     self._missing.append(alias)
                 else:
@@ -102,7 +106,9 @@ class Staging:
     def make_missing(self) -> None:
         """Make the signing keys that never were. After all else was read: a start that fails leaves nothing behind."""
         for alias in self._missing:
-            settings = self._reader.settings.keys[alias]
+            settings = self._reader.settings_of(alias)
+            if settings is None:
+                continue
             value = signing.generate(settings.algorithm)
             try:
                 self._reader.sources.write(settings.source, value)
@@ -134,7 +140,9 @@ class Staging:
         events = []
         if before is None:
             # Nobody can have met a key that is new, so it needs no time of publication.
-            row = replace(row, phase="active", published_at=self._now, activated_at=self._now)
+            settings = self._reader.settings_of(alias)
+            published_at = None if settings is not None and settings.use == "checkpoints" else self._now
+            row = replace(row, phase="active", published_at=published_at, activated_at=self._now)
             events.append(key_event("key.created", row))
         elif (before.fingerprint, before.source_ref) == (row.fingerprint, row.source_ref):
             return
@@ -157,6 +165,13 @@ def setting_faults(settings: MinterSettings) -> list[Fault]:
     for alias, key in settings.keys.items():
         if ":" in alias:
             faults.append(Fault(f"keys.{alias}", "an alias has no colon: that is how grants name sources"))
+        if OWN_KEYS.get(alias, key.use) != key.use:
+            faults.append(
+                Fault(f"keys.{alias}.use", f"is {key.use}", f'{alias} is written with use = "{OWN_KEYS[alias]}"')
+            )
+        elif alias not in OWN_KEYS and key.use in OWN_KEYS.values():
+            own = next(name for name, use in OWN_KEYS.items() if use == key.use)
+            faults.append(Fault(f"keys.{alias}.use", f"only {own} has use {key.use}"))
         for index, origin in enumerate(key.origins):
             try:
                 parse_origin(origin)

@@ -7,7 +7,6 @@ key is prepared and at most one is active is an index of the table.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Iterable
 from dataclasses import dataclass, fields
 from typing import Any, Final, Literal
@@ -128,14 +127,6 @@ def count_uses(connection: Connection, alias: str, *, uses: int, last_used_at: f
 def rotated(connection: Connection, alias: str, *, now: float) -> None:
     """Note that a key has another active version."""
     connection.exec_driver_sql("UPDATE custody_keys SET last_rotated_at = ? WHERE alias = ?", (now, alias))
-
-
-def meta_key(connection: Connection, name: str) -> bytes:
-    """Return 32 random bytes of this installation under a name, made at the first call."""
-    connection.exec_driver_sql(
-        "INSERT INTO meta (name, value) VALUES (?, ?) ON CONFLICT DO NOTHING", (name, secrets.token_hex(32))
-    )
-    return bytes.fromhex(connection.exec_driver_sql("SELECT value FROM meta WHERE name = ?", (name,)).scalar_one())
 
 
 @dataclass(frozen=True, slots=True)

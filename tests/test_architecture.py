@@ -53,6 +53,7 @@ REVEALS = {
     "minter/sources/__init__.py",  # read and checked
     "minter/sources/file.py",  # stored
     "minter/sources/keyring.py",  # stored
+    "minter/sources/sealed.py",  # sealed into the state
 }
 
 #: The only files of config that open, bind or run anything. The server is in parts; the console is the half of both

@@ -1,8 +1,8 @@
 """Where secrets live: one file for each kind of place, found by being there.
 
 A reference is ``NAME:PLACE``: ``env:API_KEY``, ``keyring:minter/cf-parent``, ``file:/etc/minter/key``,
-``credential:cf-parent`` (systemd), ``fd:3`` (an inherited pipe). Version 2 of a secret lives behind ``.v2`` of the
-reference of version 1, and so on.
+``credential:cf-parent`` (systemd), ``fd:3`` (an inherited pipe), ``sealed:run-signer`` (in the state). Version 2 of a
+secret lives behind ``.v2`` of the reference of version 1, and so on.
 
 What a source returns loses one line break at its end; empty is a fault. Every write is read back. A fault names the
 reference and never what was found there. Reading may block: call it off the event loop.
@@ -17,7 +17,7 @@ import importlib
 import os
 import pkgutil
 from collections.abc import MutableMapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import ClassVar, Final, Protocol, runtime_checkable
@@ -25,6 +25,7 @@ from typing import ClassVar, Final, Protocol, runtime_checkable
 from config.errors import ConfigurationError, Fault
 from config.secret import Secret
 from config.settings import MinterSettings
+from minter.sealed_values import SealedValues
 
 #: No secret is longer; a place that holds more is not the one that was meant.
 MAX_BYTES: Final = 65536
@@ -49,11 +50,13 @@ class Context:
     """What sources are made with.
 
     ``environ``: secrets that it names are read once and removed from it. ``base``: what relative paths count from.
+    ``sealed``: what the state keeps, once it is open.
     """
 
     environ: MutableMapping[str, str]
     base: Path
     keyring_timeout_s: float = 5.0
+    sealed: SealedValues = field(default_factory=SealedValues)
 
     @classmethod
     def of(cls, settings: MinterSettings, environ: MutableMapping[str, str]) -> Context:
@@ -116,6 +119,7 @@ class Sources:
     """
 
     def __init__(self, context: Context, *, third_party: Sequence[str] = ()) -> None:
+        self.sealed = context.sealed
         self._sources = {name: source(context) for name, source in classes(third_party).items()}
 
     def check(self, ref: str) -> None:

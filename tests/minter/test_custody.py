@@ -125,7 +125,7 @@ async def test_a_secret_that_the_grants_name_inline_has_its_reference_as_alias(v
     vault.grants = grants_of({"type": "static", "env": "TOKEN"})
     await vault.start()
     assert vault.custody.secret("env:TOKEN", ORIGIN)[0].reveal() == CANARY
-    assert vault.custody.aliases() == ["api", "env:TOKEN"]
+    assert vault.custody.aliases() == ["api", "audit-signer", "env:TOKEN"]
 
 
 async def test_a_key_that_nobody_loaded_is_unavailable(vault):

@@ -1,5 +1,6 @@
 """Where secrets live: the contract over every source, then what each refuses."""
 
+import asyncio
 import contextlib
 import os
 import sys
@@ -15,8 +16,12 @@ from config.errors import ConfigurationError
 from config.secret import Secret
 from minter import sources
 from minter.held import key_fault
+from minter.sealed_values import SealedValues
+from minter.sealing import Sealer, new_data_key
 from minter.sources import Context, MissingError, SourceError, Sources, versioned
 from minter.sources import keyring as keyring_source
+from minter.store import engine_for
+from minter.tables import metadata
 
 CANARY = "canary-of-the-sources"
 
@@ -54,8 +59,50 @@ def use_keyring(monkeypatch):
     return use
 
 
+class SmallStore:
+    """The one table, on a loop of its own."""
+
+    def __init__(self, directory):
+        self.engine = engine_for(directory / "minter.db")
+        metadata.tables["sealed_values"].create(self.engine)
+        self.loop = asyncio.new_event_loop()
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self.thread.start()
+
+    async def write(self, work):
+        with self.engine.connect() as connection, connection.begin():
+            return work(connection)[0]
+
+    def close(self):
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self.thread.join(5)
+        self.loop.close()
+        self.engine.dispose()
+
+
 @pytest.fixture
-def world(tmp_path, use_keyring):
+def sealed_values(tmp_path_factory):
+    stores = []
+
+    def make():
+        store = SmallStore(tmp_path_factory.mktemp("state"))
+        stores.append(store)
+        values, sealer = SealedValues(), Sealer()
+        sealer.use(1, new_data_key(), current=True)
+
+        async def attach():
+            values.attach(store, sealer)
+
+        asyncio.run_coroutine_threadsafe(attach(), store.loop).result(5)
+        return values
+
+    yield make
+    for store in stores:
+        store.close()
+
+
+@pytest.fixture
+def world(tmp_path, use_keyring, sealed_values):
     """Every place exists; ``put`` puts a value into the example place of a source."""
     backend = use_keyring(MemoryKeyring())
     credentials = tmp_path / "credentials"
@@ -77,12 +124,14 @@ def world(tmp_path, use_keyring):
 
         return put
 
+    values = sealed_values()
     places = {
         "env": ("env:THE_KEY", lambda value: environ.update(THE_KEY=value)),
         "file": ("file:the-key", put_file(tmp_path / "the-key")),
         "credential": ("credential:the-key", put_file(credentials / "the-key")),
         "keyring": ("keyring:minter/the-key", lambda value: backend.set_password("minter", "the-key", value)),
         "fd": ("fd:999", put_fd),
+        "sealed": ("sealed:the-key", lambda value: values.write("the-key", 1, value.encode())),
     }
 
     class World:
@@ -90,7 +139,7 @@ def world(tmp_path, use_keyring):
         env = environ
 
         def sources(self):
-            return Sources(Context(environ=environ, base=tmp_path, keyring_timeout_s=2))
+            return Sources(Context(environ=environ, base=tmp_path, keyring_timeout_s=2, sealed=values))
 
         def put(self, name, value):
             ref, put = places[name]
