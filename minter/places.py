@@ -21,7 +21,7 @@ class Places:
         self._keys = keys
         self._grants = grants
         at: defaultdict[str, set[str]] = defaultdict(set)
-        for alias in {*reader.settings.keys, *keys, *_named(grants)}:
+        for alias in {*reader.named(), *keys, *_named(grants)}:
             settings = reader.settings_of(alias)
             if settings is not None:
                 at[reader.sources.place(settings.source)].add(alias)
@@ -47,10 +47,11 @@ class Places:
     def faults(self) -> list[Fault]:
         """Return what the grants want to lend that they may not: a pinned secret elsewhere, a signing key at all."""
         found = []
+        named = self._reader.named()
         for name, profile in self._grants.profiles.items():
             for alias in profile.key_aliases():
                 for other in self._judges(alias):
-                    settings = self._reader.settings.keys.get(other)
+                    settings = named.get(other)
                     if settings is not None and settings.use == "signing" and other != alias:
                         what = f"{alias} is where signing key {other} lives, which is never lent"
                         found.append(Fault(f"profiles.{name}.token", what))
@@ -71,8 +72,8 @@ class Places:
         return self._keys[alias].origins if alias in self._keys else ()
 
     def _judges(self, alias: str) -> list[str]:
-        """Return the aliases whose pins hold for ``alias``. What minter.toml declares is the operator's own word."""
-        return [alias] if alias in self._reader.settings.keys else sorted(self._same[alias] | {alias})
+        """Return the aliases whose pins hold for ``alias``. What is declared is the operator's own word."""
+        return [alias] if alias in self._reader.named() else sorted(self._same[alias] | {alias})
 
 
 def _named(grants: Grants) -> Iterable[str]:

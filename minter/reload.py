@@ -54,6 +54,7 @@ async def read(settings: MinterSettings, custody: Custody, store: Store) -> Read
     """
     faults: list[Fault] = []
     grants: Grants | None = None
+    await custody.learn(store)
     brokers: TokenFile | None = None
     try:
         grants = await asyncio.to_thread(load_grants, Path(settings.grants), check_token=kinds.checker(custody))
