@@ -5,12 +5,15 @@ Rules of this module:
 1. Everything runs on the one writer thread, on one connection: no two statements race, and what is read after a
    write was awaited sees it.
 2. What was asked for while the disk was busy shares the next transaction. Each piece of work has a savepoint of its
-   own: one that raises takes nothing of the others with it.
+   own: one that raises takes nothing of the others with it. Reads alone need no transaction that writes, and reads
+   whose company could not be committed are run again by themselves: they work on a full and on a read-only disk.
 3. A transaction is committed (``synchronous=FULL``), then its audit events are appended and synced, and only then
    does anybody learn of the outcome. When the log cannot be written, the rows stand and the one who asked is refused
    (``audit-unavailable``); the events are owed and written before any later ones. Beyond a cap of owed events work
    that has more of them is undone: then the refusal is an :class:`UndoneError`.
-4. One process per state: see ``minter/state_lock.py``.
+4. A write that hangs in the disk holds up those that were asked for already, for as long as it hangs: nobody can
+   know whether they will be committed. What is asked for once it hangs is refused at once (``state-unavailable``).
+5. One process per state: see ``minter/state_lock.py``.
 """
 
 from __future__ import annotations
@@ -54,7 +57,11 @@ _BATCH: Final = 512
 #: Events that could not be written yet. Beyond it the oldest stay and work with new ones is undone.
 _OWED: Final = 10_000
 _RETRY_S: Final = 5.0
+#: A transaction that takes longer hangs.
+_HANGS_S: Final = 5.0
 _REMEMBER_S: Final = 1.0
+#: Where a connection notes how its next transaction begins.
+_BEGIN: Final = "begin"
 _KEEP_WALL: Final = (
     "INSERT INTO meta (name, value) VALUES ('highest_wall', ?) ON CONFLICT (name) DO UPDATE SET value = excluded.value"
 )
@@ -88,6 +95,7 @@ class _Job:
     future: asyncio.Future[Any]
     loop: asyncio.AbstractEventLoop
     asked_at: float
+    reads: bool = False
     result: Any = None
     events: Sequence[Event] = ()
     error: BaseException | None = None
@@ -107,7 +115,10 @@ class Store:
         self._highest_wall = 0.0
         self._remembered = float("-inf")
         self._closed = False
+        #: What could not be written last, ``state`` or ``audit``; empty when it could.
         self.failing: str = ""
+        #: When the transaction began that is under way, on the boot clock.
+        self._begun: float | None = None
         self._thread = threading.Thread(target=self._run, name="store-writer", daemon=True)
         self._thread.start()
 
@@ -117,16 +128,48 @@ class Store:
         Errors: what ``work`` raises; ``state-unavailable`` when nothing was committed; ``audit-unavailable`` when
         the rows were committed and the log could not be written, or, as :class:`UndoneError`, when they were not.
         """
-        if self._closed:
-            raise ProblemError("shutting-down", retry_after=5)
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[T] = loop.create_future()
-        self._queue.put(_Job(work, future, loop, self._clock.now()))
-        return await future
+        return await self._ask(work)
 
     async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run ``query`` after all writes that were asked for before it. It must be bounded: writes wait for it."""
-        return await self.write(lambda connection: (query(connection), ()))
+        """Run ``query``, which writes nothing, after all writes that were asked for before it.
+
+        It must be bounded: writes wait for it. Errors: ``state-unavailable``.
+        """
+        return await self._ask(lambda connection: (query(connection), ()), reads=True)
+
+    async def read_beside(self, query: Callable[[Connection], T]) -> T:
+        """Like :meth:`read`; while a write hangs, on another connection, where SQLite lets it read what was committed.
+
+        Errors: ``state-unavailable``.
+        """
+        if not self.hangs:
+            return await self.read(query)
+        try:
+            return await asyncio.to_thread(self._read_beside, query)
+        except DBAPIError:
+            raise ProblemError("state-unavailable", retry_after=_RETRY_S) from None
+
+    async def _ask(self, work: Work[T], *, reads: bool = False) -> T:
+        if self._closed:
+            raise ProblemError("shutting-down", retry_after=5)
+        if self.hangs:
+            raise ProblemError("state-unavailable", retry_after=_RETRY_S)
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._queue.put(_Job(work, future, loop, self._clock.now(), reads))
+        return await future
+
+    @property
+    def hangs(self) -> bool:
+        """Say whether the transaction that is under way hangs in the disk."""
+        begun = self._begun
+        return begun is not None and self._clock.boottime() - begun > _HANGS_S
+
+    def trouble(self) -> str:
+        """Return why the state cannot be written, for readiness; empty when it can."""
+        if self.hangs:
+            return f"a write has not ended for more than {_HANGS_S:g} s"
+        return "it cannot be written" if self.failing == "state" else ""
 
     @property
     def owed(self) -> int:
@@ -153,7 +196,9 @@ class Store:
         while True:
             jobs, last = self._next_batch()
             if jobs:
+                self._begun = self._clock.boottime()
                 self._do(connection, jobs)
+                self._begun = None
                 _resolve(jobs)
             if last:
                 break
@@ -181,6 +226,9 @@ class Store:
         return jobs, True
 
     def _do(self, connection: Connection, jobs: Sequence[_Job]) -> None:
+        if all(job.reads for job in jobs):
+            self._look(connection, jobs)
+            return
         try:
             with connection.begin():
                 failpoints.reached("store.begun")
@@ -189,10 +237,15 @@ class Store:
                 self._remember(connection, jobs[-1].asked_at)
                 failpoints.reached("store.work-done")
         except Exception as error:  # noqa: BLE001 - the transaction is gone, and with it every piece of work in it
-            _log.error("state-unavailable", exc_info=error)
+            if self.failing != "state":
+                # Once: a disk that stays full must not be filled with what is said about it.
+                _log.error("state-unavailable", exc_info=error)
             self.failing = "state"
+            # What was to be remembered with it is not: the next one does.
+            self._head, self._remembered = None, float("-inf")
             for job in jobs:
                 job.error = job.error or ProblemError("state-unavailable", retry_after=_RETRY_S)
+            self._look(connection, [job for job in jobs if job.reads])
             return
         failpoints.reached("store.committed")
         self._tell(jobs)
@@ -214,6 +267,37 @@ class Store:
             job.error = error
             job.events = ()
         execute("RELEASE job")
+
+    def _look(self, connection: Connection, jobs: Sequence[_Job]) -> None:
+        """Run reads by themselves. What they find is of one moment; nothing is written, and nobody is told."""
+        connection.info[_BEGIN] = "BEGIN"
+        try:
+            with connection.begin():
+                for job in jobs:
+                    self._read(connection, job)
+        except Exception as error:  # noqa: BLE001 - handed to those who asked
+            _log.error("state-unavailable", exc_info=error)
+            for job in jobs:
+                job.error = ProblemError("state-unavailable", retry_after=_RETRY_S)
+        finally:
+            del connection.info[_BEGIN]
+
+    @staticmethod
+    def _read(connection: Connection, job: _Job) -> None:
+        job.error = None
+        try:
+            job.result, _ = job.work(connection)
+        except Exception as error:  # noqa: BLE001 - handed to the one who asked
+            if isinstance(error, DBAPIError):
+                _log.error("state-statement-failed", exc_info=error)
+                error = ProblemError("state-unavailable", retry_after=_RETRY_S)
+            job.error = error
+
+    def _read_beside(self, query: Callable[[Connection], T]) -> T:
+        with self._engine.connect() as connection:
+            connection.info[_BEGIN] = "BEGIN"
+            with connection.begin():
+                return query(connection)
 
     def _remember(self, connection: Connection, now: float, *, at_once: bool = False) -> None:
         """Keep the highest wall time and the last line of the log that is known to be on disk: once a second."""
@@ -237,7 +321,8 @@ class Store:
         try:
             self._audit.append(events, now=jobs[-1].asked_at)
         except Exception as error:  # noqa: BLE001 - whatever it is: not written means not released
-            _log.error("audit-unavailable", exc_info=error)
+            if self.failing != "audit":
+                _log.error("audit-unavailable", exc_info=error)
             self.failing = "audit"
             self._owed = events
             for job in jobs:
@@ -291,7 +376,8 @@ def engine_for(path: Path) -> Engine:
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        # At once with the right to write, so that no transaction finds half-way that it has to begin anew.
+        connection.exec_driver_sql(connection.info.get(_BEGIN, "BEGIN IMMEDIATE"))
 
     return engine
 

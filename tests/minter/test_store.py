@@ -5,8 +5,12 @@ import os
 import sqlite3
 import subprocess
 import sys
+import textwrap
+import threading
+from pathlib import Path
 
 import pytest
+import sqlalchemy
 
 from config.errors import ConfigurationError
 from config.problems import ProblemError
@@ -132,6 +136,188 @@ async def test_events_that_could_not_be_written_come_before_later_ones(store, ta
     await store.write(put("t2", "1", other))
     assert tape.events == [PINNED, other]
     assert store.failing == ""
+
+
+# --- a disk in trouble ---
+
+
+class Disk:
+    """Lets statements of the store's connection hang, or fail as a full or read-only disk does."""
+
+    def __init__(self, store):
+        self.gate = threading.Event()
+        self.gate.set()
+        self.error = ""
+        self.statements = []
+        sqlalchemy.event.listen(store._engine, "before_cursor_execute", self._before)
+        sqlalchemy.event.listen(store._engine, "commit", self._commit)
+
+    def _before(self, _connection, _cursor, statement, *_):
+        self.statements.append(statement)
+        if self.error and statement.startswith(("BEGIN IMMEDIATE", "INSERT", "UPDATE")):
+            raise sqlite3.OperationalError(self.error)
+
+    def _commit(self, _connection):
+        if self.statements and "BEGIN IMMEDIATE" in self.statements:
+            self.statements.clear()
+            self.gate.wait(20)
+
+
+@pytest.fixture
+def disk(store):
+    disk = Disk(store)
+    yield disk
+    disk.gate.set()
+
+
+DISKS = ["database or disk is full", "attempt to write a readonly database", "disk I/O error"]
+
+
+@pytest.mark.parametrize("error", DISKS)
+async def test_reads_work_on_a_disk_that_takes_no_write_and_a_write_is_refused_clearly(store, disk, error):
+    await store.write(put("t1"))
+    disk.error = error
+    with pytest.raises(ProblemError, match="state-unavailable"):
+        await store.write(put("t2"))
+    assert await store.read(names) == {"t1"}
+    assert store.trouble() == "it cannot be written"
+    disk.error = ""
+    await store.write(put("t3"))
+    assert await store.read(names) == {"t1", "t3"}
+    assert store.trouble() == ""
+
+
+async def test_reads_alone_ask_for_no_right_to_write(store, disk):
+    await store.write(put("t1"))
+    disk.statements.clear()
+    await asyncio.gather(*(store.read(names) for _ in range(3)))
+    assert "BEGIN" in disk.statements
+    assert "BEGIN IMMEDIATE" not in disk.statements
+
+
+@pytest.mark.parametrize("error", DISKS)
+async def test_reads_whose_company_could_not_be_committed_are_answered_all_the_same(store, disk, error):
+    await store.write(put("t1"))
+    disk.error = error
+    found = await asyncio.gather(
+        store.write(put("t2")), store.read(names), store.write(put("t3")), store.read(names), return_exceptions=True
+    )
+    assert [type(one) for one in found] == [ProblemError, set, ProblemError, set]
+    assert found[1] == found[3] == {"t1"}
+
+
+async def test_a_read_that_raises_takes_nothing_of_the_others_with_it(store):
+    def fails(_connection):
+        raise ProblemError("lease-not-found")
+
+    found = await asyncio.gather(store.read(names), store.read(fails), store.read(names), return_exceptions=True)
+    assert [type(one) for one in found] == [set, ProblemError, set]
+
+
+async def test_what_is_asked_for_while_a_write_hangs_is_refused_at_once_and_reads_find_a_way(store, disk, clock):
+    await store.write(put("t1"))
+    disk.gate.clear()
+    hanging = asyncio.create_task(store.write(put("t2")))
+    while store._begun is None or disk.statements:  # noqa: ASYNC110 - another thread gets there
+        await asyncio.sleep(0.001)
+    assert not store.hangs
+    clock.advance(6)
+    assert store.hangs
+    assert "5 s" in store.trouble()
+    for asked in (store.write(put("t3")), store.read(names)):
+        with pytest.raises(ProblemError, match="state-unavailable"):
+            await asked
+    assert await store.read_beside(names) == {"t1"}
+    assert not hanging.done()
+    disk.gate.set()
+    assert await hanging == "t2"
+    assert not store.hangs
+    assert await store.read_beside(names) == {"t1", "t2"}
+
+
+def test_a_disk_that_is_really_full_refuses_writes_and_answers_reads(tmp_path):
+    done = on_small_disk(
+        tmp_path,
+        """
+        async def main(store, fill):
+            for n in range(20):
+                await store.write(put(f"t{n}", "x" * 1000))
+            fill()
+            refused = 0
+            for n in range(200):
+                try:
+                    await store.write(put(f"u{n}", "y" * 4000))
+                except ProblemError as error:
+                    assert error.code == "state-unavailable", error.code
+                    refused += 1
+            assert refused, "the disk never was full"
+            assert store.trouble() == "it cannot be written"
+            assert len(await store.read(names)) == 20
+            fill(free=True)
+            await store.write(put("t-after"))
+            assert len(await store.read(names)) == 21
+            assert store.trouble() == ""
+    """,
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def on_small_disk(folder, script):
+    """Run a script on a store whose disk has two megabytes, in a mount namespace of its own."""
+    if os.geteuid() != 0 or subprocess.run(["unshare", "--mount", "true"], check=False, capture_output=True).returncode:
+        pytest.skip("a small disk takes the right to mount one")
+    program = SMALL_DISK + textwrap.dedent(script) + "\nasyncio.run(opened(main))\n"
+    disk = folder / "disk"
+    disk.mkdir(mode=0o700)
+    (folder / "program.py").write_text(program)
+    mounted = (
+        f"mount -t tmpfs -o size=2m,mode=0700 tmpfs {disk} && exec {sys.executable} {folder / 'program.py'} {disk}"
+    )
+    return subprocess.run(
+        ["unshare", "--mount", "--propagation", "private", "sh", "-c", mounted],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={"PATH": os.environ["PATH"], "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+
+
+SMALL_DISK = """
+import asyncio, io, sys
+from pathlib import Path
+import structlog
+from config.clock import FakeClock
+from config.problems import ProblemError
+from minter.state_lock import lock_state, state_path
+from minter.store import Store, migrate
+from tests.minter.test_store import Tape, names, put
+
+structlog.configure(
+    processors=[structlog.processors.KeyValueRenderer()], logger_factory=structlog.WriteLoggerFactory(io.StringIO())
+)
+
+async def opened(main):
+    folder = Path(sys.argv[1])
+    path = state_path(f"sqlite:{folder / 'minter.db'}")
+    lock = lock_state(path)
+    migrate(path)
+    store = Store(path, audit=Tape(), clock=FakeClock())
+
+    def fill(free=False):
+        filler = folder / "filler"
+        if free:
+            filler.unlink()
+            return
+        with filler.open("wb", buffering=0) as file:
+            try:
+                while file.write(b"x" * 512):
+                    pass
+            except OSError:
+                pass
+
+    await main(store, fill)
+    await store.close()
+"""
 
 
 async def test_a_second_minter_cannot_open_the_same_state_and_is_told_who_has_it(store, tmp_path):
