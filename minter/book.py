@@ -1,13 +1,12 @@
-"""Live leases in memory: a cache of the lease table, rebuilt at every start, and the only place of live values."""
+"""Live leases in memory: a cache of the lease table, without their values, rebuilt at every start."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from config.clock import Clock, Deadline
-from config.secret import Secret
 from minter.lease_rows import LeaseRow
 
 Key = tuple[str, str, str]
@@ -15,10 +14,9 @@ Key = tuple[str, str, str]
 
 @dataclass(slots=True, eq=False)
 class Live:
-    """A live lease. ``credential`` is None when a restart lost it: then the lease cannot be handed out again."""
+    """A live lease. Its credential stands sealed in the state alone: see minter/lease_values.py."""
 
     row: LeaseRow
-    credential: Mapping[str, Secret] | None
 
     @property
     def key(self) -> Key:

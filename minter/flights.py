@@ -9,6 +9,7 @@ from typing import Any
 
 from minter.admission import Asked
 from minter.book import Key, Live
+from minter.lease_values import Lent
 
 
 class OvertakenError(Exception):
@@ -33,10 +34,10 @@ class Flight:
     """A mint under way, what it is for, and what was ordered meanwhile."""
 
     asked: Asked
-    task: asyncio.Task[Live] | None = None
+    task: asyncio.Task[Lent] | None = None
     orders: list[Order] = field(default_factory=list)
 
-    async def landed(self) -> Live:
+    async def landed(self) -> Lent:
         """Wait for it. Whoever gives up waiting does not take it along.
 
         Errors: those of the mint, among them :class:`OvertakenError`.
@@ -57,14 +58,14 @@ class Flights:
         flight = self._flights.get(key)
         return None if flight is None or flight.task is None or flight.task.done() else flight
 
-    def take_off(self, asked: Asked, mint: Callable[[Flight], Coroutine[Any, Any, Live]]) -> Flight:
+    def take_off(self, asked: Asked, mint: Callable[[Flight], Coroutine[Any, Any, Lent]]) -> Flight:
         """Begin a mint."""
         flight = self._flights[asked.key] = Flight(asked)
         flight.task = asyncio.create_task(mint(flight))
         flight.task.add_done_callback(lambda task: self._land(flight, task))
         return flight
 
-    def _land(self, flight: Flight, task: asyncio.Task[Live]) -> None:
+    def _land(self, flight: Flight, task: asyncio.Task[Lent]) -> None:
         # Another may have taken off between the end of this one and now.
         if self._flights.get(flight.asked.key) is flight:
             del self._flights[flight.asked.key]

@@ -10,9 +10,9 @@ from config.contract import LEASES, LeaseReply, LeaseRequest, decode
 from config.problems import ProblemError
 from minter import failpoints
 from minter.audit_events import Event, Value
-from minter.book import Live
 from minter.brokers import Brokers
 from minter.denials import Recorder
+from minter.lease_values import Lent
 from minter.limits import Rate
 from minter.metrics import Metrics
 from minter.service import LeaseService
@@ -56,23 +56,23 @@ class LeaseEndpoint:
         try:
             _check_media_type(scope)
             request = decode(LeaseRequest, await read_body(receive, MAX_BODY, scope))
-            live = await self._service.lease(broker, request)
+            lent = await self._service.lease(broker, request)
         except ProblemError as error:
             self._metrics.refused(error.code)
             if not self._recorded.wait_s((broker.id, error.code)):
                 self._record(_refused(broker.id, request, error.code))
             raise
-        return self._reply(live)
+        return self._reply(lent)
 
-    def _reply(self, live: Live) -> LeaseReply:
-        row = live.row
-        left_s = live.remaining(self._clock, highest_wall=0.0)
-        if live.credential is None or left_s <= 0:
+    def _reply(self, lent: Lent) -> LeaseReply:
+        row = lent.row
+        left_s = lent.live.remaining(self._clock, highest_wall=0.0)
+        if left_s <= 0:
             raise ProblemError("run-over")
         return LeaseReply(
             lease_id=row.id,
             # The one place where a credential leaves the minter.
-            credential={name: secret.reveal() for name, secret in live.credential.items()},
+            credential={name: secret.reveal() for name, secret in lent.credential.items()},
             expires_at=rfc3339(row.expires_at),
             expires_in_s=left_s,
             kind=row.kind,

@@ -14,6 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from minter.sealing import Sealed
 from minter.store import Connection
 from minter.tables import leases
 
@@ -31,7 +32,7 @@ STATES: Final[tuple[State, ...]] = (
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class LeaseRow:
-    """One row. What each column means stands in ``minter/tables.py``."""
+    """One row, without its sealed value. What each column means stands in ``minter/tables.py``."""
 
     id: str
     broker: str
@@ -60,8 +61,6 @@ class LeaseRow:
     ended_at: float | None = None
     end_reason: str = ""
     trace_id: str | None = None
-    data_key: int | None = None
-    sealed: bytes | None = None
 
     def made_with(self, alias: str, version: int | None = None) -> bool:
         """Say whether the credential was made with a custody key (or one version of it)."""
@@ -69,16 +68,22 @@ class LeaseRow:
         return any(name == f"{alias}@{version}" or (version is None and name.startswith(f"{alias}@")) for name in names)
 
 
-_NAMES: Final = tuple(column.name for column in leases.columns)
+_VALUE: Final = ("data_key", "sealed")
+_NAMES: Final = tuple(column.name for column in leases.columns if column.name not in _VALUE)
 _values: Final = operator.attrgetter(*_NAMES)
 _COLUMNS: Final = ", ".join(_NAMES)
-_INSERT: Final = f"INSERT INTO leases ({_COLUMNS}) VALUES ({', '.join('?' * len(_NAMES))})"  # noqa: S608 - our names
+_INSERT: Final = f"INSERT INTO leases ({_COLUMNS}, data_key, sealed) VALUES ({', '.join('?' * len(_NAMES))}, ?, ?)"  # noqa: S608 - our names
 _SELECT: Final = f"SELECT {_COLUMNS} FROM "  # noqa: S608
 _UPDATE: Final = (
     "UPDATE leases SET state = ?, how = ?, fingerprint = ?, expires_at = ?, boot_expires_at = ?, "
     "boot_id = ?, credential_ends_at = ?, key_alias = ?, key_version = ?, key_versions = ?, attempts = ?, "
-    "next_attempt_at = ?, ended_at = ?, end_reason = ? WHERE id = ?"
+    "next_attempt_at = ?, ended_at = ?, end_reason = ?, data_key = {data_key}, sealed = {sealed} WHERE id = ?"
 )
+#: In the statement that ends a lease its value goes. Until then only a mint and a new data key write it.
+_KEEP_OR_ERASE: Final = _UPDATE.format(
+    data_key="CASE WHEN ? THEN NULL ELSE data_key END", sealed="CASE WHEN ? THEN NULL ELSE sealed END"
+)
+_PUT_VALUE: Final = _UPDATE.format(data_key="?", sealed="?")
 _changed: Final = operator.attrgetter(
     "state",
     "how",
@@ -94,19 +99,33 @@ _changed: Final = operator.attrgetter(
     "next_attempt_at",
     "ended_at",
     "end_reason",
-    "id",
 )
 
 
-def insert(connection: Connection, row: LeaseRow) -> None:
+def insert(connection: Connection, row: LeaseRow, value: Sealed | None = None) -> None:
     """Add a row. A second live lease of the same broker, run and profile fails on the unique index."""
-    connection.exec_driver_sql(_INSERT, _values(row))
+    sealed = (None, None) if value is None else (value.data_key, value.blob)
+    connection.exec_driver_sql(_INSERT, (*_values(row), *sealed))
 
 
 def update(connection: Connection, rows: Sequence[LeaseRow]) -> None:
-    """Write what can change of rows that are there."""
+    """Write what can change of rows that are there; of those that are over the value is erased."""
     if rows:
-        connection.exec_driver_sql(_UPDATE, [_changed(row) for row in rows])
+        changed = [(*_changed(row), row.state in _OVER, row.state in _OVER, row.id) for row in rows]
+        connection.exec_driver_sql(_KEEP_OR_ERASE, changed)
+
+
+def complete(connection: Connection, row: LeaseRow, value: Sealed) -> None:
+    """Write what was made for a row that is there, with its value."""
+    connection.exec_driver_sql(_PUT_VALUE, (*_changed(row), value.data_key, value.blob, row.id))
+
+
+def value_of(connection: Connection, id_: str) -> Sealed | None:
+    """Return the sealed value of a lease, or None when there is none."""
+    row = connection.exec_driver_sql("SELECT data_key, sealed FROM leases WHERE id = ?", (id_,)).first()
+    if row is None or type(row[0]) is not int or type(row[1]) is not bytes:
+        return None
+    return Sealed(row[0], row[1])
 
 
 def delete(connection: Connection, id_: str) -> None:
@@ -219,8 +238,8 @@ def parse(raw: Sequence[Any]) -> LeaseRow:
 def quarantine(connection: Connection, id_: Any, *, now: float) -> None:
     """Set a damaged row aside where it is seen and counted, and nothing tries to work with it."""
     connection.exec_driver_sql(
-        "UPDATE leases SET state = 'irrevocable', end_reason = 'row-damaged', next_attempt_at = NULL, ended_at = ? "
-        "WHERE id IS ?",
+        "UPDATE leases SET state = 'irrevocable', end_reason = 'row-damaged', next_attempt_at = NULL, ended_at = ?, "
+        "data_key = NULL, sealed = NULL WHERE id IS ?",
         (now, id_),
     )
 

@@ -15,10 +15,11 @@ from typing import Final
 import structlog
 
 from config.clock import Clock
+from config.contract import RevokedLease
 from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
 from config.settings import MinterSettings
-from minter import lease_rows, reload
+from minter import lease_rows, reload, state_copies
 from minter.admin import AdminApi
 from minter.admin_keys import KeyCalls
 from minter.admin_state import StateCalls
@@ -31,7 +32,10 @@ from minter.brokers import Brokers
 from minter.custody import Custody
 from minter.denials import Denials, Operators, Recorder
 from minter.expiry import Expiry
+from minter.key_ending import KeyEnding
+from minter.key_making import KeyMaking
 from minter.lease_endpoint import LeaseEndpoint
+from minter.lease_values import LeaseValues
 from minter.limits import MintLimits
 from minter.metrics import Metrics, Snapshot
 from minter.public import PublicApi
@@ -82,8 +86,15 @@ class Minter:
         self.kinds_of = KindsOf(self.custody)
         self.kinds_of.take(found.read.policy)
         self.admission = Admission(found.read.policy, custody=self.custody, clock=clock)
+        values = LeaseValues(store, self.custody.data_keys.sealer)
         self.endings = Endings(
-            store=store, book=self.book, hub=self.hub, kind_of=self.kinds_of, clock=clock, metrics=self.metrics
+            store=store,
+            book=self.book,
+            hub=self.hub,
+            kind_of=self.kinds_of,
+            values=values,
+            clock=clock,
+            metrics=self.metrics,
         )
         self.quarantine = Quarantine(store, self.book, self.endings, clock=clock)
         self.expiry = Expiry(self._sweep, clock=clock)
@@ -99,6 +110,7 @@ class Minter:
             clock=clock,
             metrics=self.metrics,
             margin_s=float(settings.safety_margin),
+            values=values,
         )
         self.reloader = Reloader(
             settings=settings,
@@ -134,7 +146,7 @@ class Minter:
             operators=Operators(operators=operators, auditors=settings.auditor_uids, denials=self.denials),
             service=self.service,
             store=store,
-            keys=KeyCalls(custody=self.custody, rotation=self.rotation, store=store, service=self.service, clock=clock),
+            keys=self._key_calls(),
             state=StateCalls(settings=settings, store=store, quarantine=self.quarantine, clock=clock),
             reloader=self.reloader,
             readiness=self.readiness,
@@ -190,6 +202,7 @@ class Minter:
                 await minter.reloader.end_what_may_not_go_on()
             await minter.expiry.tick()
             minter.expiry.start()
+            await asyncio.to_thread(state_copies.scrub, path)
             minter._undo = undo.pop_all()
             return minter
 
@@ -209,6 +222,21 @@ class Minter:
             await self.store.write(self.custody.flush)
         await self.tell(Event("service.stopped", {"reason": "asked", "count": left}))
         await self._undo.aclose()
+
+    def _key_calls(self) -> KeyCalls:
+        async def end_all(alias: str, uid: int | None) -> list[RevokedLease]:
+            return await self.service.end(lambda live: live.row.made_with(alias), "key-out-of-use", uid=uid)
+
+        ending = KeyEnding(self.custody, self.store, self.rotation, clock=self.clock, end_all=end_all)
+        return KeyCalls(
+            custody=self.custody,
+            rotation=self.rotation,
+            making=KeyMaking(self.custody, self.store, clock=self.clock),
+            ending=ending,
+            store=self.store,
+            service=self.service,
+            clock=self.clock,
+        )
 
     async def _end_made_with(self, alias: str, version: int, reason: str) -> None:
         await self.service.end(lambda live: live.row.made_with(alias, version), reason)

@@ -23,6 +23,8 @@ from minter.custody import Custody
 from minter.kinds import Minted, MintRequest
 from minter.lease_events import asked, facts, made
 from minter.lease_rows import LeaseRow
+from minter.lease_values import sealed
+from minter.sealing import Sealer
 from minter.store import Connection
 
 #: However long a kind says that it may take, nobody waits longer.
@@ -51,8 +53,6 @@ def objection(live: Live, asked: Asked, *, clock: Clock, highest_wall: float, ma
         return "expired"
     if row.grant_digest != asked.profile.digest or row.token != asked.token:
         return "superseded"
-    if live.credential is None:
-        return "value-lost"
     margin_s = min(margin_s, _PART * (row.expires_at - row.created_at))
     if left_s < margin_s and asked.life_s > left_s + 1:
         return "replaced"
@@ -135,7 +135,7 @@ def done(row: LeaseRow, minted: Minted) -> Live:
         row.key_versions = msgspec.json.encode(
             [f"{alias}@{version}" for alias, version in minted.key_versions]
         ).decode()
-    return Live(row, minted.credential)
+    return Live(row)
 
 
 # --- what is written ---
@@ -164,22 +164,22 @@ def withdrawn(row: LeaseRow) -> Write:
     return work
 
 
-def outcome(row: LeaseRow, minted: Minted, custody: Custody) -> Write:
+def outcome(row: LeaseRow, minted: Minted, custody: Custody, sealer: Sealer) -> Write:
     """Return the write after it."""
 
     def work(connection: Connection) -> tuple[None, list[Event]]:
-        lease_rows.update(connection, [row])
+        lease_rows.complete(connection, row, sealed(row, minted.credential, sealer))
         return None, [Event("lease.minted", made(row)), *_used(connection, row, minted, custody)]
 
     return work
 
 
-def whole(row: LeaseRow, replaced: Live | None, minted: Minted, custody: Custody) -> Write:
+def whole(row: LeaseRow, replaced: Live | None, minted: Minted, custody: Custody, sealer: Sealer) -> Write:
     """Return the one write of a mint that leaves no trace elsewhere."""
 
     def work(connection: Connection) -> tuple[None, list[Event]]:
         _make_room(connection, replaced)
-        lease_rows.insert(connection, row)
+        lease_rows.insert(connection, row, sealed(row, minted.credential, sealer))
         used = _used(connection, row, minted, custody)
         return None, [Event("lease.requested", asked(row)), Event("lease.minted", made(row)), *used]
 
@@ -204,14 +204,11 @@ def failure(row: LeaseRow, error: ProblemError, *, local: bool) -> Write:
     return work
 
 
-def again(row: LeaseRow) -> Write:
-    """Return the write before a live lease is handed out again."""
-    return _only(Event("lease.reissued", made(row)))
-
-
 def recorded(broker: str, run_id: str, record: RunRecord) -> Write:
     """Return the write of a run's counts. They are the broker's word, and the event says so."""
     counts = [f"{count.profile} {count.route} {count.calls}" for count in record.by_route]
+    denied = [f"{one.code} {one.profile or '-'} {one.route or '-'} {one.calls}" for one in record.denied_by]
+    digests = [f"{profile} {digest}" for profile, digest in sorted(record.grant_digests.items())]
     fields: dict[str, Value] = {
         "run_id": run_id,
         "broker": broker,
@@ -222,6 +219,8 @@ def recorded(broker: str, run_id: str, record: RunRecord) -> Write:
         "denied": record.denied,
         "shed": record.shed,
         "by_route": counts,
+        "denied_by": denied,
+        "grant_digests": digests,
     }
     if record.trace_id is not None:
         fields["trace_id"] = record.trace_id

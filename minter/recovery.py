@@ -1,4 +1,4 @@
-"""What a start makes of the lease table: live leases without their values, suspects, and rows that are damaged.
+"""What a start makes of the lease table: live leases, suspects, and rows that are damaged.
 
 Nothing here can stop a start: a row that cannot be read is set aside, where it is seen and counted.
 """
@@ -40,7 +40,7 @@ async def recover(store: Store, book: Book, *, now: float) -> Recovered:
     while True:
         rows, last = await store.write(lambda connection, after=after: _page(connection, after, now, found))  # type: ignore[misc]
         for row in rows:
-            book.add(Live(row, None))
+            book.add(Live(row))
         if last is None:
             return found
         after = last

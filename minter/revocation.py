@@ -15,7 +15,7 @@ import dataclasses
 import functools
 import random
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -24,13 +24,13 @@ import structlog
 from config.clock import Clock
 from config.contract import RevokedLease
 from config.problems import ProblemError
-from config.secret import Secret
 from minter import lease_rows
 from minter.audit_events import Event
 from minter.book import Book, Key, Live
 from minter.kinds import Kind, RevocationError
 from minter.lease_events import facts, over
 from minter.lease_rows import LeaseRow, Moment
+from minter.lease_values import LeaseValues
 from minter.metrics import Metrics
 from minter.store import Connection, Store, UndoneError
 from minter.watch import WatchHub
@@ -72,6 +72,7 @@ class Endings:
         book: Book,
         hub: WatchHub,
         kind_of: Callable[[LeaseRow], Kind | None],
+        values: LeaseValues,
         clock: Clock,
         metrics: Metrics,
         spread: Callable[[float, float], float] = random.uniform,
@@ -80,11 +81,10 @@ class Endings:
         self._book = book
         self._hub = hub
         self._kind_of = kind_of
+        self._values = values
         self._clock = clock
         self._metrics = metrics
         self._spread = spread
-        #: What a revocation upstream may need: kept from the end of use to the end of the credential.
-        self._credentials: dict[str, Mapping[str, Secret] | None] = {}
         #: Leases whose end somebody is working on, and the keys whose last lease is not written as ended yet.
         self._busy: set[str] = set()
         self._closing: dict[str, Key] = {}
@@ -133,11 +133,10 @@ class Endings:
     async def _change(self, live: Live, reason: str, *, uid: int | None = None) -> Change:
         """Work out how a lease that was stopped ends; writes nothing: :meth:`write` does."""
         row = dataclasses.replace(live.row, end_reason=reason, ended_at=self._clock.now(), next_attempt_at=None)
-        change = await self._over_here(row, live.credential, uid=uid)
+        change = await self._over_here(row, uid=uid)
         if change is not None:
             return change
         row.state, row.next_attempt_at = "revoking", row.ended_at
-        self._credentials[row.id] = live.credential
         return Change(row, (), attempt=True)
 
     async def write(self, changes: Sequence[Change]) -> None:
@@ -167,7 +166,7 @@ class Endings:
                 continue
             self._busy.discard(row.id)
             if row.state in ("revoked", "expired"):
-                self._credentials.pop(row.id, None)
+                self._values.let_go(row.id)
                 self._metrics.ended(row)
 
     async def clear(self, key: Key) -> None:
@@ -227,7 +226,7 @@ class Endings:
             if live is not None:
                 due += self.stop([live], "expired")
             elif row.id not in self._busy:
-                due.append(Live(row, None))
+                due.append(Live(row))
                 self._begin(due[-1])
         await self.write([await self._change(live, "expired") for live in due])
         return bool(due) and len(rows) >= _BATCH
@@ -243,12 +242,11 @@ class Endings:
             live = self._book.get(row.id)
             if live is not None:
                 self.stop([live], "expired")
-                self._credentials[row.id] = live.credential
             elif row.id in self._busy:
                 continue
             self._busy.add(row.id)
             row.ended_at = row.ended_at or moment.now
-            change = await self._over_here(row, self._credentials.get(row.id))
+            change = await self._over_here(row)
             if change is None:
                 self._start(row)
             else:
@@ -256,16 +254,14 @@ class Endings:
         await self.write(done)
         return bool(done) and len(rows) >= limit
 
-    async def _over_here(
-        self, row: LeaseRow, credential: Mapping[str, Secret] | None, *, uid: int | None = None
-    ) -> Change | None:
+    async def _over_here(self, row: LeaseRow, *, uid: int | None = None) -> Change | None:
         """Return the end of a lease that needs nothing upstream: of a local kind, or ended by itself; else None."""
         end = row.expires_at if row.state == "orphan_suspect" else row.credential_ends_at
         kind = self._kind_of(row)
         if kind is not None and kind.local:
             # A kind that fails here is tried again like an upstream; the lease is out of use already.
             with contextlib.suppress(Exception):
-                how = (await kind.revoke(row, credential)).how
+                how = (await kind.revoke(row, None)).how
                 return Change(row, (over(row, how, expired=row.end_reason in _ENDED_IN_TIME, uid=uid),))
         if end is not None and end <= self._clock.now():
             return Change(row, (over(row, "expired_only", expired=True),))
@@ -299,7 +295,7 @@ class Endings:
             raise RevocationError(permanent=True)
         try:
             async with asyncio.timeout(_ATTEMPT_S):
-                return (await kind.revoke(row, self._credentials.get(row.id))).how
+                return (await kind.revoke(row, await self._values.to_revoke(row))).how
         except RevocationError:
             raise
         except Exception as error:  # noqa: BLE001 - a plug-in's own; its text stays out

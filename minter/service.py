@@ -24,6 +24,7 @@ from minter.expiry import Expiry
 from minter.flights import Flight, Flights, Order, OvertakenError
 from minter.kinds import Minted
 from minter.lease_rows import LeaseRow
+from minter.lease_values import LeaseValues, Lent
 from minter.limits import MintLimits
 from minter.metrics import Metrics
 from minter.revocation import Endings
@@ -47,13 +48,14 @@ class LeaseService:
     clock: Clock
     metrics: Metrics
     margin_s: float
+    values: LeaseValues
     #: Refuses whatever a state in quarantine may not do (minter/quarantine.py).
     check: Callable[[], None]
     flights: Flights = field(default_factory=Flights)
 
     # --- lending ---
 
-    async def lease(self, broker: Principal, request: LeaseRequest) -> Live:
+    async def lease(self, broker: Principal, request: LeaseRequest) -> Lent:
         """Lend a credential: the live lease of exactly what is asked for, or a new one.
 
         Errors: ``ProblemError`` when it is refused or could not be made.
@@ -69,7 +71,7 @@ class LeaseService:
                 request = msgspec.structs.replace(request, ttl_s=left_s)
         raise ProblemError("not-ready", "the lease was ended each time while it was being made", retry_after=1)
 
-    async def _lease(self, broker: Principal, request: LeaseRequest) -> Live:
+    async def _lease(self, broker: Principal, request: LeaseRequest) -> Lent:
         while True:
             asked = self.admission.admit(broker, request)
             flight, current = self.flights.find(asked.key), self.book.current(asked.key)
@@ -79,14 +81,16 @@ class LeaseService:
             elif current is None or self._objection(asked, current) is not None:
                 return await self.flights.take_off(asked, self._mint).landed()
             else:
-                await self.store.write(minting.again(current.row))
+                credential = await self.values.hand_out(current.row)
                 failpoints.reached("mint.reissued")
+                # What ended while that was written is not lent: as for a request that comes now.
                 if self.book.get(current.row.id) is current:
-                    self.metrics.reissued(current.row.kind)
-                    return current
-                # It ended while that was written: what holds for a request that comes now holds for this one.
+                    if credential is not None:
+                        self.metrics.reissued(current.row.kind)
+                        return Lent(current, credential)
+                    await self.endings.close([current], "value-lost")
 
-    async def _mint(self, flight: Flight) -> Live:
+    async def _mint(self, flight: Flight) -> Lent:
         asked = flight.asked
         replaced = await self._make_room(asked)
         with self.limits.one_more(*asked.cap, live=self.book.count(*asked.cap)):
@@ -103,7 +107,7 @@ class LeaseService:
         self.expiry.arm(live.row.expires_at)
         self.metrics.minted(row.kind)
         await self._obey(flight, live)
-        return live
+        return Lent(live, minted.credential)
 
     # --- ending ---
 
@@ -180,15 +184,17 @@ class LeaseService:
 
     async def _commit(self, live: Live, minted: Minted, replaced: Live | None, *, local: bool) -> None:
         if local:
-            write = minting.whole(live.row, replaced, minted, self.custody)
+            write = minting.whole(live.row, replaced, minted, self.custody, self.values.sealer)
         else:
-            write = minting.outcome(live.row, minted, self.custody)
+            write = minting.outcome(live.row, minted, self.custody, self.values.sealer)
         try:
             await self.store.write(write)
         except ProblemError as error:
             # Not recorded means not released. What was made, or committed, is ended at once.
             stands = error.code == "audit-unavailable" and not isinstance(error, UndoneError)
             if stands or not local:
+                # It may be in this memory alone, and is wanted to end it upstream.
+                self.values.hold(live.row.id, minted.credential)
                 self.book.add(live)
                 await self.endings.close([live], "not-released")
             raise

@@ -120,7 +120,10 @@ class Kind(Protocol):
         ...
 
     async def revoke(self, lease: LeaseView, credential: Mapping[str, Secret] | None) -> Ending:
-        """End a credential; ending one that is gone is no error. Errors: :class:`RevocationError`."""
+        """End a credential; ending one that is gone is no error. Errors: :class:`RevocationError`.
+
+        A ``local`` kind gets none, and others get None for a value that was lost: an issuer may know the lease's id.
+        """
         ...
 
 

@@ -203,15 +203,43 @@ async def test_one_lease_can_be_ended_by_its_own_broker_only(served):
 async def test_the_counts_of_a_run_reach_the_audit_log_as_the_brokers_word(served):
     record = {"caller": "agent", "ended": "expired", "calls": 3, "denied": 1, "shed": 0, "trace_id": "t-1"}
     record["by_route"] = [{"profile": "static", "route": "GET /v1/things", "calls": 3}]
+    record["denied_by"] = [
+        {"code": "route-reserved", "profile": "static", "route": "DELETE /v1/things/*", "calls": 2},
+        {"code": "profile-not-granted", "profile": "", "calls": 1},
+    ]
+    record["grant_digests"] = {"static": "sha256:" + "a" * 64}
     path = f"/v1/runs/{served.world.run_id()}/record"
     status, _, _ = await served.ask("brokers", "POST", path, broker="b1", json=record)
     assert status == 204
     event = served.world.audit()[-1]
     assert (event["code"], event["reported_by"], event["broker"], event["calls"]) == ("run.recorded", "broker", "b1", 3)
     assert event["by_route"] == ["static GET /v1/things 3"]
+    assert event["denied_by"] == ["route-reserved static DELETE /v1/things/* 2", "profile-not-granted - - 1"]
+    assert event["grant_digests"] == ["static sha256:" + "a" * 64]
 
 
-@pytest.mark.parametrize("change", [{"calls": -1}, {"ended": "x" * 5000}, {"caller": "a\nb"}, {"calls": 2**70}])
+async def test_the_record_of_a_broker_of_an_earlier_version_is_taken(served):
+    record = {"caller": "agent", "ended": "expired", "calls": 0, "denied": 1, "shed": 0}
+    path = f"/v1/runs/{served.world.run_id()}/record"
+    assert (await served.ask("brokers", "POST", path, broker="b1", json=record))[0] == 204
+    assert served.world.audit()[-1]["denied_by"] == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"calls": -1},
+        {"ended": "x" * 5000},
+        {"caller": "a\nb"},
+        {"calls": 2**70},
+        {"denied_by": [{"code": "Not A Code", "profile": "static", "calls": 1}]},
+        {"denied_by": [{"code": "route-reserved", "profile": "static", "route": "GET /a\n", "calls": 1}]},
+        {"denied_by": [{"code": "route-reserved", "profile": "static", "calls": -1}]},
+        {"denied_by": [{"code": "route-reserved", "profile": "static", "calls": 1, "path": "/v1/things/42"}]},
+        {"grant_digests": {"static": "the body of a call"}},
+        {"grant_digests": {"static\n": "sha256:" + "a" * 64}},
+    ],
+)
 async def test_counts_of_another_form_are_refused(served, change):
     record = {"caller": "agent", "ended": "expired", "calls": 3, "denied": 1, "shed": 0, **change}
     path = f"/v1/runs/{served.world.run_id()}/record"
@@ -271,8 +299,8 @@ async def test_the_end_of_a_lease_is_on_the_stream_of_its_broker(served, watchin
 
 async def test_another_brokers_leases_are_not_on_the_stream(served, watching):
     other, own = await served.world.lease(broker="b2"), await served.world.lease(broker="b1")
-    await served.world.minter.service.end(lambda live: live is other, "operator")
-    await served.world.minter.service.end(lambda live: live is own, "operator")
+    await served.world.minter.service.end(lambda live: live.row.id == other.row.id, "operator")
+    await served.world.minter.service.end(lambda live: live.row.id == own.row.id, "operator")
     assert (await watching.ended()).lease_id == own.row.id
 
 

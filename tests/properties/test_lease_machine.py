@@ -66,7 +66,7 @@ class LeaseMachine(RuleBasedStateMachine):
             assert ttl_s <= 1 or ttl_s > 86_400
             return
         row = live.row
-        left_s = live.remaining(self.clock, highest_wall=self.world.minter.store.highest_wall)
+        left_s = live.live.remaining(self.clock, highest_wall=self.world.minter.store.highest_wall)
         assert row.id not in self.over, "a lease that had ended was lent again"
         assert 0 < left_s <= ttl_s + 1e-6, "lent beyond the run's end, or after its own"
         value = live.credential["value"].reveal()
