@@ -125,7 +125,7 @@ class CallEndpoint:
             if isinstance(refused, ProblemError):
                 self._recorder.refused(granted.name, refused.code)
                 if refused.code != "run-token-invalid":  # the trace of a run that is over is closed
-                    run.trace.denied(refused.code, getattr(refused, "denied_template", None))
+                    run.trace.denied(refused.code, getattr(refused, "denied_template", None), profile=granted.name)
             raise
         call = OpenCall(
             run, granted, method, wire_target, route, credential, receive, _this_task(), self._clock.boottime()

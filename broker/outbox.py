@@ -21,7 +21,7 @@ from broker.records import Notice, NoticeKind
 from broker.store import Store
 from broker.trace import Trace
 from config.clock import Clock
-from config.contract import Revoked, RevokedLease, RunRecord, TemplateCount
+from config.contract import DeniedCount, Revoked, RevokedLease, RunRecord, TemplateCount
 from config.problems import ProblemError
 
 log = structlog.get_logger("broker.outbox")
@@ -175,6 +175,13 @@ def run_record(row: records.RunRow) -> RunRecord:
             for profile, routes in trace.calls.items()
             for route, calls in routes.items()
         ],
+        denied_by=[
+            DeniedCount(code=code, profile=profile, route=route or None, calls=calls)
+            for profile, codes in trace.denied_of.items()
+            for code, routes in codes.items()
+            for route, calls in routes.items()
+        ],
+        grant_digests={profile.profile: profile.grant_digest for profile in row.profiles},
         trace_id=row.trace_id,
     )
 

@@ -32,12 +32,14 @@ class Snapshot(msgspec.Struct, kw_only=True):
     """A trace at one moment, as it is stored and shown.
 
     ``calls`` counts by profile and route; ``denied_by`` by code and then by the catalog's route that matched, under
-    ``""`` when none did; ``shed`` are calls that the breaker kept back; ``dropped`` are calls that have no row.
+    ``""`` when none did; ``denied_of`` the same by profile before, under ``""`` when the run has none of the name that
+    was asked for; ``shed`` are calls that the breaker kept back; ``dropped`` are calls that have no row.
     """
 
     rows: list[Row] = []
     calls: dict[str, dict[str, int]] = {}
     denied_by: dict[str, dict[str, int]] = {}
+    denied_of: dict[str, dict[str, dict[str, int]]] = {}
     total: int = 0
     denied: int = 0
     shed: int = 0
@@ -101,10 +103,14 @@ class Trace:
             kept.dropped += 1
         self.dirty = True
 
-    def denied(self, code: str, template: str | None = None) -> None:
-        """Count a refusal; ``template`` is the catalog's route that the call matched, if one did."""
-        by_template = self._kept.denied_by.setdefault(code, {})
-        by_template[template or ""] = by_template.get(template or "", 0) + 1
+    def denied(self, code: str, template: str | None = None, *, profile: str = "") -> None:
+        """Count a refusal; ``template`` is the catalog's route that the call matched, if one did.
+
+        ``profile`` is one of the run's, never a name that the code made up.
+        """
+        for by_code in (self._kept.denied_by, self._kept.denied_of.setdefault(profile, {})):
+            by_template = by_code.setdefault(code, {})
+            by_template[template or ""] = by_template.get(template or "", 0) + 1
         self._kept.denied += 1
         self.dirty = True
 

@@ -95,8 +95,25 @@ class TemplateCount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     calls: int
 
 
+class DeniedCount(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Calls that were refused for one reason: a problem code.
+
+    ``profile`` is empty when the run has none of the name that was asked for. ``route`` is the catalog's route that
+    the calls matched, as written in the grants file; absent when none did.
+    """
+
+    code: str
+    profile: str
+    calls: int
+    route: str | None = None
+
+
 class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """``POST /v1/runs/{id}/record``: the counts of a run that ended, for the audit (``reported_by: broker``)."""
+    """``POST /v1/runs/{id}/record``: the counts of a run that ended, for the audit (``reported_by: broker``).
+
+    ``grant_digests`` are by profile, of the grants that the run was opened with. A broker of an earlier version sends
+    neither them nor ``denied_by``.
+    """
 
     caller: str
     ended: str
@@ -104,6 +121,8 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     denied: int
     shed: int
     by_route: list[TemplateCount] = []
+    denied_by: list[DeniedCount] = []
+    grant_digests: dict[str, str] = {}
     trace_id: str | None = None
 
 

@@ -14,6 +14,7 @@ _TRACE_ID: Final = re.compile(r"[A-Za-z0-9._:/@+=-]{1,128}", re.ASCII)
 _WORD: Final = re.compile(r"[a-z][a-z0-9-]{0,63}", re.ASCII)
 _TEXT: Final = re.compile(r"[\x20-\x7e]{1,2048}", re.ASCII)
 _MAX_COUNT: Final = 2**53
+_DIGEST: Final = re.compile(r"sha256:[0-9a-f]{64}", re.ASCII)
 #: A run's record names at most so many routes: a profile has no more that a person would read.
 _MAX_ROUTES: Final = 2000
 
@@ -46,9 +47,24 @@ def check_record(record: RunRecord) -> None:
     for count in record.by_route:
         if not _TEXT.fullmatch(count.profile) or not _TEXT.fullmatch(count.route):
             raise ProblemError("body-malformed", "by_route names no route")
-    counts = (record.calls, record.denied, record.shed, *(count.calls for count in record.by_route))
+    _check_denied(record)
+    counts = [record.calls, record.denied, record.shed]
+    counts += [count.calls for count in (*record.by_route, *record.denied_by)]
     if not all(0 <= count <= _MAX_COUNT for count in counts):
         raise ProblemError("body-malformed", "a count is out of range")
+
+
+def _check_denied(record: RunRecord) -> None:
+    if max(len(record.denied_by), len(record.grant_digests)) > _MAX_ROUTES:
+        raise ProblemError("body-malformed", "denied_by or grant_digests is too long")
+    for count in record.denied_by:
+        if not _WORD.fullmatch(count.code):
+            raise ProblemError("body-malformed", "denied_by names no problem code")
+        if not all(_TEXT.fullmatch(text) for text in (count.profile, count.route) if text):
+            raise ProblemError("body-malformed", "denied_by names no route")
+    for profile, digest in record.grant_digests.items():
+        if not _TEXT.fullmatch(profile) or not _DIGEST.fullmatch(digest):
+            raise ProblemError("body-malformed", "grant_digests names no grant")
 
 
 def _check_trace_id(trace_id: str | None) -> None:

@@ -236,6 +236,8 @@ async def test_another_profile_than_the_runs_own_is_403_and_counted(w: World):
     reply = await w.call("GET", "/v1/items", profile="other")
     assert (reply.status, reply.code) == (403, "profile-not-granted")
     assert w.run.trace.kept.denied_by == {"profile-not-granted": {"": 1}}
+    # Not under the name that the code asked for: it may say anything.
+    assert w.run.trace.kept.denied_of == {"": w.run.trace.kept.denied_by}
 
 
 async def test_a_call_that_names_no_profile_is_refused(w: World):
@@ -357,6 +359,7 @@ async def test_a_denied_call_that_the_catalog_knows_is_counted_under_its_route_a
         reply = await w.call("DELETE", "/v1/admin/7")
         assert reply.status == 403
         assert w.run.trace.kept.denied_by == {reply.code: {"DELETE /v1/admin/*": 1}}
+        assert w.run.trace.kept.denied_of == {"api": w.run.trace.kept.denied_by}
         assert "admin" not in reply.body.decode()
 
 

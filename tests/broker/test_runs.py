@@ -9,6 +9,7 @@ import structlog
 from broker import records
 from broker.records import Idempotency
 from config import tokens
+from config.contract import DeniedCount
 from config.problems import ProblemError
 from tests.broker.house import ENDED, House, current, profile
 
@@ -216,7 +217,7 @@ async def test_an_end_is_durable_and_the_minter_is_told_with_the_counts(house):
     run.trace.record(
         "memory", "GET", "GET /v1/items", status=200, delivered=True, bytes_sent=1, bytes_back=2, milliseconds=3.0
     )
-    run.trace.denied("route-not-granted")
+    run.trace.denied("route-reserved", "DELETE /v1/items/*", profile="memory")
     with structlog.testing.capture_logs() as logs:
         ended = await house.registry.end(run, "caller")
     assert await ended.notice.revoked(within_s=5) == ENDED
@@ -229,6 +230,10 @@ async def test_an_end_is_durable_and_the_minter_is_told_with_the_counts(house):
     assert [(count.profile, count.route, count.calls) for count in record[2].by_route] == [
         ("memory", "GET /v1/items", 1)
     ]
+    assert record[2].denied_by == [
+        DeniedCount(code="route-reserved", profile="memory", route="DELETE /v1/items/*", calls=1)
+    ]
+    assert record[2].grant_digests == {"memory": run.profiles["memory"].frozen.digest}
     (line,) = [entry for entry in logs if entry["event"] == "run-ended"]
     assert (line["trace_id"], line["trace"]["total"], line["reason"]) == ("chat-7", 1, "caller")
     kept = await house.store.read(lambda db: records.find_run(db, run.run_id))
