@@ -217,6 +217,9 @@ PROBLEMS: Final[Mapping[str, Problem]] = _table(
     ("not-quarantined", 409, "The state is not in quarantine", "There is nothing to confirm."),
     ("lease-not-found", 404, "There is no such lease", "See minter leases list."),
     ("key-not-found", 404, "There is no such custody key", "See minter keys list."),
+    ("key-exists", 409, "The alias or its place is taken", "Choose another; see minter keys list."),
+    ("key-in-use", 409, "The custody key is in use", "See detail."),
+    ("key-retired", 409, "The custody key was retired and does not come back", "Import a new one under another alias."),
     (
         "rotation-running",
         409,

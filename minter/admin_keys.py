@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
@@ -12,12 +12,18 @@ from starlette.responses import Response
 from config.asgi import json_response, read_body
 from config.clock import Clock
 from config.contract import decode
+from config.problems import ProblemError
 from config.secret import Secret
+from config.settings import KeySettings
 from minter.custody import Custody
 from minter.custody_report import report
+from minter.key_ending import KeyEnding
+from minter.key_making import KeyMaking
 from minter.rotation import Rotation, Step
 from minter.service import LeaseService
 from minter.store import Store
+
+B = TypeVar("B", bound=msgspec.Struct)
 
 #: A new secret is at most 64 KiB; JSON may write a character in six.
 _MAX_BODY: Final = 512 * 1024
@@ -42,12 +48,37 @@ class RebindRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     origins: list[str]
 
 
+class DeclareRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``POST /v1/keys/{alias}/import``: ``settings`` as minter.toml would have them, and the key's value.
+
+    Without a value: it is at the source already. ``POST /v1/keys/{alias}/create`` takes none: the minter makes it.
+    """
+
+    settings: KeySettings
+    value: str | None = None
+
+    def __repr__(self) -> str:
+        return f"DeclareRequest(settings={self.settings!r}, value=<secret>)"
+
+
+class RetireRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``POST /v1/keys/{alias}/retire``. ``force``: though the grants in force refer to it."""
+
+    force: bool = False
+
+
+class DestroyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``POST /v1/keys/{alias}/destroy``."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCalls:
     """Answers the calls about custody keys."""
 
     custody: Custody
     rotation: Rotation
+    making: KeyMaking
+    ending: KeyEnding
     store: Store
     service: LeaseService
     clock: Clock
@@ -59,7 +90,7 @@ class KeyCalls:
 
     async def rotate(self, request: Request, uid: int) -> Response:
         """Take a step of a rotation; answer with its plan and state."""
-        wanted = decode(RotateRequest, await read_body(request.receive, _MAX_BODY, request.scope))
+        wanted = await self._read(RotateRequest, request)
         plan = await self.rotation.request(
             request.path_params["alias"],
             wanted.step,
@@ -71,12 +102,44 @@ class KeyCalls:
         )
         return json_response(plan)
 
+    async def create(self, request: Request, uid: int) -> Response:
+        """Make a signing key and take it into custody."""
+        wanted = await self._read(DeclareRequest, request)
+        if wanted.value is not None:
+            raise ProblemError("body-malformed", "the minter makes the key itself: see import")
+        return await self._declare(request, wanted, in_place=False, uid=uid)
+
+    async def import_(self, request: Request, uid: int) -> Response:
+        """Take a key that somebody else issued into custody."""
+        wanted = await self._read(DeclareRequest, request)
+        return await self._declare(request, wanted, in_place=wanted.value is None, uid=uid)
+
+    async def _declare(self, request: Request, wanted: DeclareRequest, *, in_place: bool, uid: int) -> Response:
+        value = None if wanted.value is None else Secret(wanted.value)
+        alias = request.path_params["alias"]
+        row = await self.making.declare(alias, wanted.settings, value, in_place=in_place, uid=uid)
+        shown = ("alias", "version", "source_ref", "fingerprint", "algorithm")
+        return json_response({name: getattr(row, name) for name in shown})
+
+    async def retire(self, request: Request, uid: int) -> Response:
+        """Take a key out of use for good."""
+        wanted = await self._read(RetireRequest, request)
+        return json_response(await self.ending.retire(request.path_params["alias"], force=wanted.force, uid=uid))
+
+    async def destroy(self, request: Request, uid: int) -> Response:
+        """Delete the values of a retired key."""
+        await self._read(DestroyRequest, request)
+        return json_response(await self.ending.destroy(request.path_params["alias"], uid=uid))
+
     async def rebind(self, request: Request, uid: int) -> Response:
         """Pin a key to other origins. Live leases made with it for an origin that is no longer one of them end."""
         alias = request.path_params["alias"]
-        wanted = decode(RebindRequest, await read_body(request.receive, _MAX_BODY, request.scope)).origins
+        wanted = (await self._read(RebindRequest, request)).origins
         origins = await self.custody.rebind(self.store, alias, wanted, uid=uid)
         ended = await self.service.end(
             lambda live: live.row.made_with(alias) and live.row.origin not in origins, "key-rebound", uid=uid
         )
         return json_response({"alias": alias, "origins": origins, "leases": ended})
+
+    async def _read(self, type_: type[B], request: Request) -> B:
+        return decode(type_, await read_body(request.receive, _MAX_BODY, request.scope))

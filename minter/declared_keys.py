@@ -1,8 +1,8 @@
 """Custody keys that operators declared while the minter ran: ``minter keys create`` and ``import``.
 
 What minter.toml would say of such a key stands as JSON in its row (``custody_keys.settings``) and is in force without
-a restart and after one. Where it may go stands in the row alone, so that ``minter keys rebind`` has one place to change.
-An alias that minter.toml names is minter.toml's: what stands in the row does not count then.
+a restart and after one. Where it may go stands in the row alone: ``minter keys rebind`` has one place to change. An
+alias that minter.toml names is minter.toml's: what stands in the row does not count then.
 """
 
 from __future__ import annotations

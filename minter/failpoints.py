@@ -24,11 +24,27 @@ POINTS: Final[dict[str, str]] = {
     "mint.answered": "the broker has been given the credential",
     "mint.reissued": "a live lease is about to be handed out again, and the log says so",
     "mint.failed": "the issuer did not make a credential, or did not say so; the intent stands",
+    # The audit log: an append, a checkpoint, and going on in a new file.
+    "audit.computed": "lines are chained; nothing is written",
+    "audit.written": "lines are written to a file and not synced",
+    "audit.synced": "lines are written to a file and synced, and do not count yet",
+    "audit.checkpoint-signed": "a checkpoint is signed and kept nowhere",
+    "audit.checkpoint-written": "a checkpoint is in its file and synced; the other places do not have it",
+    "audit.next-made": "the log is about to go on in a new file, which is made and has no name yet",
+    "audit.renamed": "the finished file has its name; there is no file to go on in",
+    "audit.anew": "the new file is in its place and empty",
     # A transaction of the store, whatever is in it.
     "store.begun": "a transaction has begun; nothing is in it",
     "store.work-done": "the rows are written; the transaction is not committed",
     "store.committed": "the transaction is committed; the audit log knows nothing of it",
     "store.told": "the audit log has its lines, synced; nobody knows the outcome",
+    # A change of the schema.
+    "migrate.copying": "a whole copy of the state stands beside it, under a name that nobody looks for",
+    "migrate.copied": "the copy has its name; nothing is changed",
+    "migrate.begun": "the transaction of the change has begun",
+    "migrate.statement": "another statement of the change is about to be made",
+    "migrate.done": "every statement of the change is made; nothing is committed",
+    "migrate.committed": "the change is committed; the state is not open yet",
     # A restored state that an operator confirms.
     "restore.confirmed": "the confirmation is committed and audited; the leases of the backup still live",
     "restore.settled": "the leases of the backup have ended; the state does not say so yet",
@@ -47,6 +63,13 @@ POINTS: Final[dict[str, str]] = {
     "reload.adopted": "the state knows the new keys; the old grants are in force",
     "reload.swapped": "the new grants are in force; what may not go on still lives",
     "reload.ended": "what may not go on has ended; streams of brokers that lost something are open",
+    # Custody keys that come and go (minter/key_making.py, minter/key_ending.py).
+    "key.declared": "a new key's row is committed; its value is nowhere",
+    "key.written": "a new key's value is in its source; the key is not in use",
+    "key.created": "a new key is active in the state; memory does not know it",
+    "key.retired": "a key is retired in the state; memory still holds it, its leases live",
+    "key.deleted": "a value of a retired key is deleted; its row does not say so",
+    "key.destroyed": "a version of a retired key is destroyed; nobody was answered",
     # A rotation of a custody key (minter/rotation_steps.py).
     "rotate.begun": "the row of a new version is committed; its value is nowhere",
     "rotate.made": "the issuer has made a new root secret; it is kept nowhere here",

@@ -95,7 +95,10 @@ class Reader:
 
         Errors: :class:`minter.sources.SourceError` when a signing key's value is none.
         """
-        settings = self.settings_of(alias)
+        return self.take_as(self.settings_of(alias), value, version)
+
+    def take_as(self, settings: KeySettings | None, value: Secret, version: int) -> Held:
+        """Make it of a value of which ``settings`` say what it is. Errors: like :meth:`take`."""
         fingerprint = self.fingerprint(value)
         if settings is None or settings.use not in SIGNERS:
             return Held(version, value, fingerprint)

@@ -100,6 +100,17 @@ def add_key(connection: Connection, row: KeyRow) -> None:
     connection.exec_driver_sql(_ADD_KEY, tuple(values.values()))
 
 
+def forget(connection: Connection, alias: str) -> None:
+    """Remove a key that never came into use, with its versions."""
+    connection.exec_driver_sql("DELETE FROM key_versions WHERE alias = ?", (alias,))
+    connection.exec_driver_sql("DELETE FROM custody_keys WHERE alias = ?", (alias,))
+
+
+def retire(connection: Connection, alias: str, *, now: float) -> None:
+    """Note that a key was taken out of use."""
+    connection.exec_driver_sql("UPDATE custody_keys SET retired_at = ? WHERE alias = ?", (now, alias))
+
+
 def put_version(connection: Connection, row: VersionRow) -> None:
     """Write a version as it is now, new or not."""
     connection.exec_driver_sql(_PUT_VERSION, tuple(getattr(row, name) for name in _VERSION))

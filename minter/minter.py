@@ -45,6 +45,7 @@ from minter.recovery import of_another_time, recover
 from minter.reload import KindsOf, Reloader
 from minter.revocation import Endings
 from minter.rotation import Rotation
+from minter.sealing_rotation import SealingRotation
 from minter.service import LeaseService
 from minter.sources import Context, Sources
 from minter.state_lock import lock_state, state_path
@@ -122,6 +123,7 @@ class Minter:
             kinds_of=self.kinds_of,
             hub=self.hub,
         )
+        self.sealing = SealingRotation(self.custody.data_keys, store, clock=clock, end_all=self._end_all)
         self.rotation = Rotation(self.custody, store, clock=clock, end_leases=self._end_made_with)
         self._rotating: asyncio.Task[None] | None = None
         self._undo = AsyncExitStack()
@@ -238,6 +240,9 @@ class Minter:
             clock=self.clock,
         )
 
+    async def _end_all(self, reason: str) -> None:
+        await self.service.end(lambda _live: True, reason)
+
     async def _end_made_with(self, alias: str, version: int, reason: str) -> None:
         await self.service.end(lambda live: live.row.made_with(alias, version), reason)
 
@@ -278,7 +283,8 @@ class Minter:
         return next_at
 
     async def _rotate(self) -> None:
-        try:
-            await self.rotation.tick(self.clock.now())
-        except ProblemError as error:
-            _log.warning("rotation-waits", code=error.code, detail=error.detail)
+        for turning in (self.rotation, self.sealing):
+            try:
+                await turning.tick(self.clock.now())
+            except ProblemError as error:
+                _log.warning("rotation-waits", code=error.code, detail=error.detail)

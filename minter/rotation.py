@@ -91,7 +91,7 @@ class Rotation:
         ``rotation-running``, ``rotation-not-running``, ``body-malformed``, ``secret-unavailable``.
         """
         if alias not in self._custody.aliases():
-            raise ProblemError("key-not-found")
+            raise ProblemError("key-retired" if alias in self._custody.reader.retired else "key-not-found")
         overlap_s = self._overlap_s if overlap_s is None else overlap_s
         if not 0 <= overlap_s <= MAX_OVERLAP_S:
             raise ProblemError("body-malformed", "overlap_s is not between zero and a year")
@@ -99,7 +99,7 @@ class Rotation:
             if step == "start":
                 self._check_writable(alias)
             return await self._describe(alias, overlap_s, dry_run=dry_run)
-        async with self._alone(alias):
+        async with self.alone(alias):
             versions = await self._steps.versions(alias)
             if step == "start":
                 await self._start(alias, versions, value, overlap_s, force=force, uid=uid)
@@ -120,7 +120,7 @@ class Rotation:
             if alias in self._busy or alias not in self._custody.aliases():
                 continue
             try:
-                async with self._alone(alias):
+                async with self.alone(alias):
                     await self._advance(alias, await self._steps.versions(alias), now)
             except ProblemError as error:
                 # Its detail is our own text: no value, no path.
@@ -268,7 +268,8 @@ class Rotation:
         return await self._store.read(query)
 
     @asynccontextmanager
-    async def _alone(self, alias: str) -> AsyncIterator[None]:
+    async def alone(self, alias: str) -> AsyncIterator[None]:
+        """Let nobody else change a key meanwhile. Errors: ``rotation-running``."""
         if alias in self._busy:
             raise ProblemError("rotation-running", retry_after=1)
         self._busy.add(alias)
