@@ -16,7 +16,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.metadata import entry_points
-from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Final, Literal, Protocol, Self, TypeVar, get_args, runtime_checkable
 
 import msgspec
 
@@ -103,7 +103,8 @@ class LeaseView(Protocol):
 class Kind(Protocol):
     """A token kind, made for one token object. The class's docstring explains it to operators.
 
-    ``local``: a mint leaves no trace anywhere else. ``example`` is a token object that builds.
+    ``local``: a mint leaves no trace anywhere else. ``example`` is a token object that builds. A class variable
+    ``how_ends``, which one of another distribution may lack, is the best that a revocation of it can say.
     """
 
     name: ClassVar[str]
@@ -173,6 +174,12 @@ def classes(third_party: Sequence[str] = ()) -> Mapping[str, type[Kind]]:
     Errors: ``ConfigurationError`` for a name that is not installed or is taken.
     """
     return _classes(tuple(third_party))
+
+
+def how_ends(name: str, third_party: Sequence[str] = ()) -> HowEnded | None:
+    """Return the best that a revocation of a kind can say; None when it does not say, or is not there."""
+    found = getattr(classes(third_party).get(name), "how_ends", None)
+    return found if found in get_args(HowEnded) else None
 
 
 @functools.cache

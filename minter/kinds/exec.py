@@ -20,7 +20,7 @@ from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import CommandSettings
 from minter.custody import Custody
-from minter.kinds import Ending, LeaseView, Minted, MintRequest, lifetime, options
+from minter.kinds import Ending, HowEnded, LeaseView, Minted, MintRequest, lifetime, options
 
 Format = Literal["kubectl", "aws", "text"]
 
@@ -54,6 +54,7 @@ class ExecKind:
 
     name: ClassVar[str] = "exec"
     local: ClassVar[bool] = False
+    how_ends: ClassVar[HowEnded] = "expired_only"
     example: ClassVar[Mapping[str, Any]] = {"type": "exec", "command": "cluster-token", "format": "kubectl"}
 
     def __init__(self, given: _Options, command: CommandSettings, ttl_s: float, custody: Custody) -> None:

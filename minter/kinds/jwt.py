@@ -12,7 +12,7 @@ from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
 from config.secret import Secret
 from minter.custody import Custody
-from minter.kinds import Ending, LeaseView, Minted, MintRequest, alias_of, lifetime, options
+from minter.kinds import Ending, HowEnded, LeaseView, Minted, MintRequest, alias_of, lifetime, options
 from minter.signing import Algorithm
 
 #: A verifier whose clock is behind ours by less than this does not see a token from the future.
@@ -49,6 +49,7 @@ class JwtKind:
 
     name: ClassVar[str] = "jwt"
     local: ClassVar[bool] = True
+    how_ends: ClassVar[HowEnded] = "expired_only"
     example: ClassVar[Mapping[str, Any]] = {
         "type": "jwt",
         "key": "run-signer",

@@ -12,7 +12,7 @@ from config.problems import ProblemError
 from config.secret import Secret
 from minter.custody import Custody
 from minter.held import is_sendable
-from minter.kinds import Ending, LeaseView, Minted, MintRequest, alias_of, options
+from minter.kinds import Ending, HowEnded, LeaseView, Minted, MintRequest, alias_of, options
 
 
 class _Reference(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
@@ -38,6 +38,7 @@ class StaticKind:
 
     name: ClassVar[str] = "static"
     local: ClassVar[bool] = True
+    how_ends: ClassVar[HowEnded] = "key_still_valid"
     example: ClassVar[Mapping[str, Any]] = {"type": "static", "env": "CLOUDFLARE_API_TOKEN"}
 
     def __init__(self, aliases: Mapping[str, str], custody: Custody) -> None:

@@ -71,7 +71,8 @@ class Context:
 class Source(Protocol):
     """A kind of place. Its errors are :class:`SourceError`; any other exception is a mistake in it.
 
-    ``hint`` says how a secret there is rotated when the minter cannot write it.
+    ``hint`` says how a secret there is rotated when the minter cannot write it. A text ``protection``, which one of
+    another distribution may lack, says in a sentence how such a place protects a secret.
     """
 
     name: ClassVar[str]
@@ -142,6 +143,14 @@ class Sources:
     def how_to_rotate(self, ref: str) -> str:
         """Return how a secret at ``ref`` is rotated when the minter cannot write it."""
         return self._find(ref)[0].hint
+
+    def protection(self, ref: str) -> str:
+        """Return in a sentence how the place behind ``ref`` protects a secret."""
+        try:
+            source, _ = self._find(ref)
+        except SourceError:
+            return "Nobody can say: the settings know no such source."
+        return str(getattr(source, "protection", "The source does not say: it is of another distribution."))
 
     def read(self, ref: str) -> Secret:
         """Return the secret at ``ref``, without one line break at its end.

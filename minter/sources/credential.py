@@ -22,6 +22,10 @@ class CredentialSource:
 
     name: ClassVar[str] = "credential"
     example: ClassVar[str] = "credential:cf-parent"
+    protection: ClassVar[str] = (
+        "Given by systemd to this service alone, in memory that is not swapped; on disk it is encrypted only if the"
+        " unit says LoadCredentialEncrypted=."
+    )
     hint: ClassVar[str] = "give systemd the new value (systemd-creds encrypt, LoadCredential=) and restart the minter"
 
     def __init__(self, context: Context) -> None:

@@ -20,6 +20,10 @@ class EnvSource:
 
     name: ClassVar[str] = "env"
     example: ClassVar[str] = "env:CLOUDFLARE_API_TOKEN"
+    protection: ClassVar[str] = (
+        "In the environment that the minter was started with: root, and whoever wrote the unit or script, can read it"
+        " there; the minter removes its copy and hands it to no child."
+    )
     hint: ClassVar[str] = "start the minter with the new value in the variable"
 
     def __init__(self, context: Context) -> None:

@@ -24,6 +24,10 @@ class FdSource:
 
     name: ClassVar[str] = "fd"
     example: ClassVar[str] = "fd:3"
+    protection: ClassVar[str] = (
+        "In no place that the minter knows: it came through an inherited pipe and is in memory only; whoever started"
+        " the minter keeps it."
+    )
     hint: ClassVar[str] = "start the minter with a pipe that gives the new value"
 
     def __init__(self, context: Context) -> None:

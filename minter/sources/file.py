@@ -22,6 +22,10 @@ class FileSource:
 
     name: ClassVar[str] = "file"
     example: ClassVar[str] = "file:/etc/minter/cf-parent"
+    protection: ClassVar[str] = (
+        "In the clear in a file that only the minter's user and root can open: whoever has the disk, or a backup of it,"
+        " has the key."
+    )
     hint: ClassVar[str] = ""
 
     def __init__(self, context: Context) -> None:

@@ -49,6 +49,16 @@ class KeyringSource:
 
     def __init__(self, context: Context) -> None:
         self._timeout_s = context.keyring_timeout_s
+        #: The class of the backend that answered last.
+        self._used = ""
+
+    @property
+    def protection(self) -> str:
+        """How a keyring protects a key. Asks nothing: it names the backend that answered last."""
+        return (
+            f"In the system's keyring ({self._used or 'which has not answered yet'}), encrypted on disk; while it is"
+            " unlocked, other programs of the minter's user may ask it for the key."
+        )
 
     def check(self, place: str) -> None:
         """Raise when ``place`` is not SERVICE/USER."""
@@ -111,6 +121,7 @@ class KeyringSource:
             ) from None
         if error is not None:
             raise error
+        self._used = seen[0]
         return value  # type: ignore[return-value]
 
 

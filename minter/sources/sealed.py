@@ -20,6 +20,10 @@ class SealedSource:
 
     name: ClassVar[str] = "sealed"
     example: ClassVar[str] = "sealed:run-signer"
+    protection: ClassVar[str] = (
+        "Encrypted in the minter's state (AES-256-GCM), under a key that the sealing-key wraps: as well kept as the"
+        " sealing-key is."
+    )
     hint: ClassVar[str] = ""
 
     def __init__(self, context: Context) -> None:
