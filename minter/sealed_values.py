@@ -7,6 +7,7 @@ bridge between the two. A value that does not open is never overwritten or delet
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeVar
 
@@ -75,6 +76,10 @@ class SealedValues:
     def _run(self, work: Work[T]) -> T:
         if self._store is None or self._loop is None:
             raise ClosedError
+        with contextlib.suppress(RuntimeError):
+            if asyncio.get_running_loop() is self._loop:
+                # It would wait for itself.
+                raise AssertionError("sealed values are asked for off the event loop")
         return asyncio.run_coroutine_threadsafe(self._store.write(work), self._loop).result(_ANSWER_S)
 
 
