@@ -109,6 +109,13 @@ def ask_secret(what: str) -> Secret:
     return Secret(value)
 
 
+def ask(what: str) -> str:
+    """Ask for a line at a terminal."""
+    sys.stderr.write(plain(what) + ": ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip()
+
+
 def instant(seconds: float | str | None) -> str:
     """Write an instant for people: UTC, whole seconds. Wire texts (RFC 3339) pass as they are."""
     if seconds is None or seconds == "":

@@ -164,6 +164,7 @@ async def test_a_log_that_cannot_be_written_leaves_a_rotation_that_a_tick_makes_
     assert refused.value.code == "audit-unavailable"
     await turning.tick(vault.clock.now())
     assert value_of(vault) == NEW
+    await vault.store.write(lambda _connection: (None, ()))
     assert len(vault.events("key.rotation-activated")) == 1
 
 
