@@ -23,6 +23,7 @@ from config.clock import parse_rfc3339, rfc3339
 from config.problems import ProblemError
 from minter import kinds, lease_rows
 from minter.admin_keys import KeyCalls
+from minter.admin_report import ReportCalls
 from minter.admin_state import StateCalls
 from minter.audit import read_after
 from minter.audit_events import Event, Value
@@ -55,6 +56,7 @@ class AdminApi:
     service: LeaseService
     store: Store
     keys: KeyCalls
+    reports: ReportCalls
     state: StateCalls
     reloader: Reloader
     readiness: Readiness
@@ -68,7 +70,7 @@ class AdminApi:
             ("GET", "/v1/leases"): ("reader", self.list_leases),
             ("DELETE", "/v1/leases"): ("operator", self.end_leases),
             ("DELETE", "/v1/leases/{lease_id}"): ("operator", self.end_lease),
-            ("GET", "/v1/custody"): ("reader", self.keys.report),
+            ("GET", "/v1/custody"): ("reader", self.reports.custody),
             ("GET", "/v1/audit"): ("reader", self.read_audit),
             ("GET", "/v1/kinds"): ("reader", self.list_kinds),
             ("POST", "/v1/keys/{alias}/create"): ("operator", self.keys.create),

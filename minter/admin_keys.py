@@ -1,4 +1,4 @@
-"""The operators' calls about custody keys: the report, where a key may go, and its rotation."""
+"""The operators' calls about custody keys: where a key may go, and its rotation."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import KeySettings
 from minter.custody import Custody
-from minter.custody_report import report
 from minter.key_ending import KeyEnding
 from minter.key_making import KeyMaking
 from minter.rotation import Rotation, Step
@@ -82,11 +81,6 @@ class KeyCalls:
     store: Store
     service: LeaseService
     clock: Clock
-
-    async def report(self, _request: Request, _uid: int) -> Response:
-        """Report every custody key: names, places and fingerprints."""
-        now = self.clock.now()
-        return json_response({"keys": await self.store.read(lambda found: report(self.custody, found, now=now))})
 
     async def rotate(self, request: Request, uid: int) -> Response:
         """Take a step of a rotation; answer with its plan and state."""

@@ -1,96 +1,115 @@
-"""The report about custody for a security reviewer: where every key is, whose, how old, where it may go, who uses it.
+"""The custody report: the whole answer to "where is every key, who may use it, who did, and what is still out there".
 
-Names, references and fingerprints; no value, and nothing a value could be guessed from.
+Order: the head, which says what the rest was computed from; open leases and what is doubtful about them; keys;
+findings; what the report does not prove. It is metadata: names, places, instants and fingerprints. Two reports of the
+same state for the same instant are equal, byte for byte; the chain head in it says which state that was.
 """
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any, Final
 
-import msgspec
-
 from config.clock import rfc3339
-from minter import key_rows
+from config.profiles import Grants
+from config.settings import AUDIT_SIGNER, SEALING_KEY
+from config.tokenfiles import Principal
+from minter import report_keys, report_leases
 from minter.custody import Custody
-from minter.key_rows import KeyRow, VersionRow
-from minter.sources import kind_of
-from minter.store import Connection
+from minter.kinds import how_ends
+from minter.quarantine import QUARANTINE
+from minter.report_findings import findings
+from minter.report_limits import does_not_prove
+from minter.store import Connection, Store
 
-#: A key is due soon when so much of its period has passed.
-SOON: Final = 0.8
+#: Raised when a name in the report changes its meaning.
+VERSION: Final = 1
 
 
-def report(custody: Custody, connection: Connection, *, now: float) -> list[dict[str, Any]]:
-    """Return what is known of every key that was ever loaded. A query for the store."""
-    versions: defaultdict[str, list[VersionRow]] = defaultdict(list)
-    for row in key_rows.versions(connection):
-        versions[row.alias].append(row)
-    lent = key_rows.live_callers(connection, now=now)
+@dataclass(frozen=True, slots=True)
+class ChainHead:
+    """A line of the audit log: where ``minter audit verify`` ends when nothing was written since."""
+
+    seq: int
+    hash: str
+    at: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CustodyReport:
+    """Makes the report of a running minter. ``head`` and ``checkpoint`` are asked on the store's thread."""
+
+    custody: Custody
+    store: Store
+    grants: Callable[[], Grants]
+    brokers: Callable[[], Mapping[str, Principal]]
+    head: Callable[[], ChainHead]
+    checkpoint: Callable[[], Mapping[str, Any] | None]
+    third_party_kinds: tuple[str, ...] = ()
+
+    async def make(self, *, now: float) -> dict[str, Any]:
+        """Return the report as of an instant: what is due and what is over by then, of the state as it is."""
+        return await self.store.read(functools.partial(self._read, now))
+
+    def _read(self, now: float, connection: Connection) -> dict[str, Any]:
+        profiles = self.grants().profiles
+        ends = functools.partial(how_ends, third_party=self.third_party_kinds)
+        leases, held = report_leases.leases(connection, how_ends=ends, now=now)
+        keys = report_keys.keys(self.custody, connection, profiles=profiles, held=held, now=now)
+        keyless = report_keys.keyless(profiles, keys)
+        return {
+            **self._about(connection, now=now),
+            "leases": leases,
+            "valid_until_rotated": _valid_until_rotated(keys),
+            "keys": keys,
+            "without_key": keyless,
+            "broker_tokens": report_keys.broker_tokens(self.brokers()),
+            "findings": findings(keys, keyless, now=now),
+            "does_not_prove": does_not_prove(),
+        }
+
+    def _about(self, connection: Connection, *, now: float) -> dict[str, Any]:
+        head = self.head()
+        meta = dict(
+            tuple(row)
+            for row in connection.exec_driver_sql(
+                "SELECT name, value FROM meta WHERE name IN ('installation', ?)", (QUARANTINE,)
+            )
+        )
+        return {
+            "version": VERSION,
+            "generated_at": rfc3339(now),
+            "program": f"minter {version('minter-broker')}",
+            "installation": meta.get("installation", ""),
+            "quarantined_since": _instant_of(meta.get(QUARANTINE)),
+            "grants_digest": self.grants().digest,
+            "audit": {"seq": head.seq, "hash": head.hash, "at": head.at, "checkpoint": self.checkpoint()},
+        }
+
+
+def _valid_until_rotated(keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the keys that were lent as they are: whoever had one may still have it, also when it was retired here."""
     return [
-        _key(custody, row, versions[alias], lent, now=now) for alias, row in sorted(key_rows.keys(connection).items())
+        {
+            "alias": key["alias"],
+            "phase": key["phase"],
+            "versions": [one["version"] for one in key["versions"] if one["phase"] in ("active", "retiring")],
+            "uses": key["uses"],
+            "last_used_at": key["last_used_at"],
+            "live_leases": key["live_leases"],
+        }
+        for key in keys
+        if key["uses"] and not key["algorithm"] and key["alias"] not in (SEALING_KEY, AUDIT_SIGNER)
     ]
 
 
-def _key(
-    custody: Custody, row: KeyRow, versions: list[VersionRow], lent: list[tuple[list[str], str, int]], *, now: float
-) -> dict[str, Any]:
-    settings = custody.settings_of(row.alias)
-    active = next((version for version in versions if version.phase == "active"), None)
-    callers: Counter[str] = Counter()
-    names = {f"{row.alias}@{version.version}" for version in versions}
-    for made_with, caller, count in lent:
-        if not names.isdisjoint(made_with):
-            callers[caller] += count
-    since_at = active.activated_at if active and active.activated_at is not None else row.created_at
-    period_s = float(settings.rotate_every) if settings and settings.rotate_every else None
-    uses, used_at = custody.uses.of(row.alias)
-    return {
-        "alias": row.alias,
-        "loaded": row.alias in custody.aliases(),
-        "use": settings.use if settings else "",
-        "algorithm": active.algorithm if active else "",
-        "owner": row.owner,
-        "purpose": row.purpose,
-        "source": kind_of(active.source_ref) if active else "",
-        "source_ref": active.source_ref if active else "",
-        "fingerprint": active.fingerprint if active else "",
-        "origins": custody.origins_of(row.alias) or list(row.origins),
-        "profiles": list(custody.profiles_of(row.alias)),
-        "created_at": rfc3339(row.created_at),
-        "last_rotated_at": _instant(row.last_rotated_at),
-        "next_due_at": _instant(since_at + period_s if period_s else None),
-        "due": _due(now - since_at, period_s),
-        "last_used_at": _instant(max(filter(None, (row.last_used_at, used_at)), default=None)),
-        "uses": row.uses + uses,
-        "live_leases": callers.total(),
-        "callers": dict(sorted(callers.items())),
-        "versions": [_version(version) for version in versions],
-    }
-
-
-def _version(row: VersionRow) -> dict[str, Any]:
-    return {
-        "version": row.version,
-        "phase": row.phase,
-        "source_ref": row.source_ref,
-        "fingerprint": row.fingerprint,
-        "kid": msgspec.json.decode(row.public_jwk)["kid"] if row.public_jwk is not None else None,
-        "created_at": rfc3339(row.created_at),
-        "published_at": _instant(row.published_at),
-        "activated_at": _instant(row.activated_at),
-        "retire_at": _instant(row.retire_at),
-        "destroyed_at": _instant(row.destroyed_at),
-    }
-
-
-def _due(age_s: float, period_s: float | None) -> str:
-    if period_s is None:
-        return ""
-    if age_s >= period_s:
-        return "overdue"
-    return "soon" if age_s >= SOON * period_s else "no"
-
-
-def _instant(at: float | None) -> str | None:
-    return None if at is None else rfc3339(at)
+def _instant_of(text: str | None) -> str | None:
+    if text is None:
+        return None
+    try:
+        return rfc3339(float(text))
+    except (ValueError, OverflowError, OSError):
+        return rfc3339(0.0)

@@ -49,7 +49,8 @@ def check_record(record: RunRecord) -> None:
             raise ProblemError("body-malformed", "by_route names no route")
     _check_denied(record)
     counts = [record.calls, record.denied, record.shed]
-    counts += [count.calls for count in (*record.by_route, *record.denied_by)]
+    counts += [count.calls for count in record.by_route]
+    counts += [count.calls for count in record.denied_by]
     if not all(0 <= count <= _MAX_COUNT for count in counts):
         raise ProblemError("body-malformed", "a count is out of range")
 

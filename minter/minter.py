@@ -22,14 +22,17 @@ from config.settings import MinterSettings
 from minter import lease_rows, reload, state_copies
 from minter.admin import AdminApi
 from minter.admin_keys import KeyCalls
+from minter.admin_report import ReportCalls
 from minter.admin_state import StateCalls
 from minter.admission import Admission
 from minter.app import BrokerApi
 from minter.audit import AuditLog, AuditUnavailable
 from minter.audit_events import Event
+from minter.audit_state import last_instant
 from minter.book import Book
 from minter.brokers import Brokers
 from minter.custody import Custody
+from minter.custody_report import ChainHead, CustodyReport
 from minter.denials import Denials, Operators, Recorder
 from minter.expiry import Expiry
 from minter.key_ending import KeyEnding
@@ -150,6 +153,7 @@ class Minter:
             store=store,
             keys=self._key_calls(),
             state=StateCalls(settings=settings, store=store, quarantine=self.quarantine, clock=clock),
+            reports=ReportCalls(report=self._custody_report(), clock=clock),
             reloader=self.reloader,
             readiness=self.readiness,
             metrics=self.exposition,
@@ -164,6 +168,17 @@ class Minter:
             highest_wall=lambda: store.highest_wall,
             verifier_cache_s=float(settings.verifier_cache),
         ).app()
+
+    def _custody_report(self) -> CustodyReport:
+        return CustodyReport(
+            custody=self.custody,
+            store=self.store,
+            grants=lambda: self.admission.policy.grants,
+            brokers=lambda: self.brokers.principals,
+            head=lambda: ChainHead(*self.audit.head(), last_instant(Path(self.settings.audit))),
+            checkpoint=lambda: None,
+            third_party_kinds=tuple(self.settings.kinds),
+        )
 
     @classmethod
     async def start(cls, settings: MinterSettings, *, clock: Clock, environ: MutableMapping[str, str]) -> Minter:

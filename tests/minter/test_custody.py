@@ -12,9 +12,10 @@ from config.grants import parse_grants
 from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import KeySettings, MinterSettings
-from minter import custody_report
+from minter import report_keys, report_leases
 from minter.rotation import Rotation
 from minter.signing import PRIVATE_MEMBERS, generate
+from minter.sources.file import FileSource
 from tests.minter.vault import CANARY, ORIGIN, Vault, grants_of, quick_directory
 
 ELSEWHERE = "https://evil.example.com"
@@ -56,9 +57,12 @@ async def faults(vault):
 
 
 async def report(vault, alias="api"):
-    rows = await vault.store.read(
-        lambda connection: custody_report.report(vault.custody, connection, now=vault.clock.now())
-    )
+    def read(connection):
+        now = vault.clock.now()
+        _, held = report_leases.leases(connection, how_ends=lambda _kind: None, now=now)
+        return report_keys.keys(vault.custody, connection, profiles=vault.grants.profiles, held=held, now=now)
+
+    rows = await vault.store.read(read)
     assert CANARY not in json.dumps(rows)
     return next(row for row in rows if row["alias"] == alias)
 
@@ -395,19 +399,46 @@ async def test_the_report_says_where_a_key_is_whose_it_is_where_it_goes_and_who_
         "algorithm": "",
         "owner": "team",
         "purpose": "calls",
+        "second_copy": "",
+        "phase": "active",
         "source": "file",
         "source_ref": "file:api-key",
+        "protection": FileSource.protection,
         "fingerprint": vault.custody.fingerprint(Secret(CANARY)),
         "origins": [ORIGIN],
         "profiles": ["p0"],
         "created_at": "2030-01-01T00:00:00.000Z",
+        "activated_at": "2030-01-01T00:00:00.000Z",
         "last_rotated_at": None,
+        "retired_at": None,
+        "rotate_every_s": 1000.0,
+        "age_percent": 1,
         "next_due_at": "2030-01-01T00:16:40.000Z",
         "due": "no",
         "last_used_at": "2030-01-01T00:00:10.000Z",
         "uses": 2,
         "live_leases": 2,
         "callers": {"agent": 2},
+        "who_may": [
+            {
+                "profile": "p0",
+                "kind": "static",
+                "origin": ORIGIN,
+                "callers": ["agent"],
+                "routes": 1,
+                "wildcard_routes": 0,
+                "most_wildcards": 0,
+            }
+        ],
+        "who_did": [
+            {
+                "caller": "agent",
+                "broker": "b1",
+                "uses": 2,
+                "first_used_at": "2030-01-01T00:00:00.000Z",
+                "last_used_at": "2030-01-01T00:00:10.000Z",
+            }
+        ],
     }
     assert [(version["version"], version["phase"]) for version in versions] == [(1, "active")]
 
