@@ -124,8 +124,8 @@ async def make(asked: Asked, row: LeaseRow, clock: Clock) -> Minted:
     return minted
 
 
-def done(row: LeaseRow, minted: Minted) -> Live:
-    """Return the lease that was made. It ends at the earliest of the issuer's expiry, the grant's and the run's end."""
+def done(row: LeaseRow, minted: Minted) -> None:
+    """Note what was made. The lease ends at the earliest of the issuer's expiry, the grant's and the run's end."""
     row.state, row.fingerprint, row.credential_ends_at = "active", minted.fingerprint, minted.expires_at
     if minted.expires_at is not None and minted.expires_at < row.expires_at:
         row.boot_expires_at -= row.expires_at - minted.expires_at
@@ -135,7 +135,6 @@ def done(row: LeaseRow, minted: Minted) -> Live:
         row.key_versions = msgspec.json.encode(
             [f"{alias}@{version}" for alias, version in minted.key_versions]
         ).decode()
-    return Live(row)
 
 
 # --- what is written ---
@@ -233,7 +232,7 @@ def _only(event: Event) -> Write:
 
 def _make_room(connection: Connection, replaced: Live | None) -> None:
     if replaced is not None:
-        lease_rows.make_room(connection, replaced.row.id)
+        lease_rows.make_room(connection, replaced.id)
 
 
 def _used(connection: Connection, row: LeaseRow, minted: Minted, custody: Custody) -> list[Event]:

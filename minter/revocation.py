@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import functools
 import random
 from collections import Counter, defaultdict
@@ -101,7 +100,19 @@ class Endings:
 
     async def end(self, leases: Iterable[Live], reason: str, *, uid: int | None = None) -> list[RevokedLease]:
         """End live leases now; return how each ended, after one attempt upstream where there is one."""
-        changes = await self.close(leases, reason, uid=uid)
+        return await self._reports(await self.close(leases, reason, uid=uid))
+
+    async def end_all(
+        self, which: Callable[[Live], bool], reason: str, *, uid: int | None = None
+    ) -> list[RevokedLease]:
+        """End the live leases that ``which`` picks, likewise. However many there are, others are answered meanwhile."""
+        stopped: list[Live] = []
+        for some in self._book.slices():
+            stopped += self.stop([live for live in some if which(live)], reason)
+            await asyncio.sleep(0)
+        return await self._reports(await self._close(stopped, reason, uid=uid))
+
+    async def _reports(self, changes: Sequence[Change]) -> list[RevokedLease]:
         attempts = [self._attempts[change.row.id] for change in changes if change.row.id in self._attempts]
         if attempts:
             await asyncio.wait(attempts, timeout=_ANSWER_S)
@@ -109,8 +120,11 @@ class Endings:
 
     async def close(self, leases: Iterable[Live], reason: str, *, uid: int | None = None) -> list[Change]:
         """End live leases now; wait until that is written, not for what is to be done upstream."""
+        return await self._close(self.stop(leases, reason), reason, uid=uid)
+
+    async def _close(self, stopped: Sequence[Live], reason: str, *, uid: int | None) -> list[Change]:
         changes: list[Change] = []
-        for some in _batched(self.stop(leases, reason), _BATCH):
+        for some in _batched(stopped, _BATCH):
             # Written before the next are worked out: however many they are, others are answered in between.
             part = [await self._change(live, reason, uid=uid) for live in some]
             await self.write(part)
@@ -126,13 +140,15 @@ class Endings:
         return taken
 
     def _begin(self, live: Live) -> None:
-        self._busy.add(live.row.id)
-        self._closing[live.row.id] = live.key
-        self._closing_keys[live.key] += 1
+        key = live.key
+        self._busy.add(live.id)
+        self._closing[live.id] = key
+        self._closing_keys[key] += 1
 
     async def _change(self, live: Live, reason: str, *, uid: int | None = None) -> Change:
         """Work out how a lease that was stopped ends; writes nothing: :meth:`write` does."""
-        row = dataclasses.replace(live.row, end_reason=reason, ended_at=self._clock.now(), next_attempt_at=None)
+        row = live.row
+        row.end_reason, row.ended_at, row.next_attempt_at = reason, self._clock.now(), None
         change = await self._over_here(row, uid=uid)
         if change is not None:
             return change

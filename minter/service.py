@@ -81,12 +81,13 @@ class LeaseService:
             elif current is None or self._objection(asked, current) is not None:
                 return await self.flights.take_off(asked, self._mint).landed()
             else:
-                credential = await self.values.hand_out(current.row)
+                row = current.row
+                credential = await self.values.hand_out(row)
                 failpoints.reached("mint.reissued")
                 # What ended while that was written is not lent: as for a request that comes now.
-                if self.book.get(current.row.id) is current:
+                if current.id in self.book:
                     if credential is not None:
-                        self.metrics.reissued(current.row.kind)
+                        self.metrics.reissued(row.kind)
                         return Lent(current, credential)
                     await self.endings.close([current], "value-lost")
 
@@ -101,10 +102,10 @@ class LeaseService:
                 failpoints.reached("mint.intent-written")
             minted = await self._made(asked, row)
             failpoints.reached("mint.made")
-            live = minting.done(row, minted)
-            await self._commit(live, minted, replaced, local=asked.kind.local)
+            minting.done(row, minted)
+            live = await self._commit(row, minted, replaced, local=asked.kind.local)
             failpoints.reached("mint.committed")
-        self.expiry.arm(live.row.expires_at)
+        self.expiry.arm(row.expires_at)
         self.metrics.minted(row.kind)
         await self._obey(flight, live)
         return Lent(live, minted.credential)
@@ -129,7 +130,7 @@ class LeaseService:
         """
         self.check()
         self.flights.order(Order(which, reason, uid, final))
-        return await self.endings.end([live for live in self.book if which(live)], reason, uid=uid)
+        return await self.endings.end_all(which, reason, uid=uid)
 
     async def end_one(
         self, lease_id: str, reason: str, *, broker: str | None = None, uid: int | None = None
@@ -182,11 +183,12 @@ class LeaseService:
             await self.store.write(minting.failure(row, error, local=asked.kind.local))
             raise
 
-    async def _commit(self, live: Live, minted: Minted, replaced: Live | None, *, local: bool) -> None:
+    async def _commit(self, row: LeaseRow, minted: Minted, replaced: Live | None, *, local: bool) -> Live:
+        live = Live(row)
         if local:
-            write = minting.whole(live.row, replaced, minted, self.custody, self.values.sealer)
+            write = minting.whole(row, replaced, minted, self.custody, self.values.sealer)
         else:
-            write = minting.outcome(live.row, minted, self.custody, self.values.sealer)
+            write = minting.outcome(row, minted, self.custody, self.values.sealer)
         try:
             await self.store.write(write)
         except ProblemError as error:
@@ -194,11 +196,12 @@ class LeaseService:
             stands = error.code == "audit-unavailable" and not isinstance(error, UndoneError)
             if stands or not local:
                 # It may be in this memory alone, and is wanted to end it upstream.
-                self.values.hold(live.row.id, minted.credential)
+                self.values.hold(row.id, minted.credential)
                 self.book.add(live)
                 await self.endings.close([live], "not-released")
             raise
         self.book.add(live)
+        return live
 
     async def _obey(self, flight: Flight, live: Live) -> None:
         """End a lease whose end was ordered while it was being made; it is not released then."""

@@ -48,6 +48,7 @@ class RemoteKind:
         self.named: dict[str, str] = {}
         self.minted: list = []
         self.revoked: list = []
+        self.ended_with: list = []
         self.fail: BaseException | None = None
         self.refuse: list[BaseException] = []
         self.life_s: float | None = 3600.0
@@ -76,7 +77,9 @@ class RemoteKind:
         self.revoked.append(lease.id)
         if self.refuse:
             raise self.refuse.pop(0)
-        # Found by the lease's name: a restart has lost the value.
+        if credential is not None:
+            self.ended_with.append(credential["value"].reveal())
+        # Found by the lease's name: the value may not have reached the state.
         self.live.discard(self.named.get(lease.id, ""))
         return Ending("upstream_deleted")
 

@@ -299,8 +299,8 @@ async def test_the_end_of_a_lease_is_on_the_stream_of_its_broker(served, watchin
 
 async def test_another_brokers_leases_are_not_on_the_stream(served, watching):
     other, own = await served.world.lease(broker="b2"), await served.world.lease(broker="b1")
-    await served.world.minter.service.end(lambda live: live.row.id == other.row.id, "operator")
-    await served.world.minter.service.end(lambda live: live.row.id == own.row.id, "operator")
+    await served.world.minter.service.end(lambda live: live.id == other.row.id, "operator")
+    await served.world.minter.service.end(lambda live: live.id == own.row.id, "operator")
     assert (await watching.ended()).lease_id == own.row.id
 
 

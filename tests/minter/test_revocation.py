@@ -190,17 +190,24 @@ async def test_many_leases_are_ended_at_once_and_each_is_reported(world):
 # --- restarts ---
 
 
-async def test_a_lease_whose_value_a_restart_lost_is_revoked_and_replaced_at_the_next_request(world):
-    request = world.request("remote")
+@pytest.mark.parametrize("again", ["restart", "crash"])
+@pytest.mark.parametrize("profile", ["static", "jwt", "remote"])
+async def test_after_a_restart_a_live_lease_is_handed_out_again_as_it_was(world, profile, again):
+    request = world.request(profile)
     first = await world.lease(request)
-    await world.restart()
-    assert len(world.minter.book) == 1
+    await getattr(world, again)()
     second = await world.lease(request)
-    await world.minter.endings.drain(5)
-    assert second.row.id != first.row.id
-    row = await world.row(first.row.id)
-    assert (row.state, row.end_reason) == ("revoked", "value-lost")
-    assert world.remote.revoked == [first.row.id]
+    assert second.row.id == first.row.id
+    assert second.credential["value"].reveal() == first.credential["value"].reveal()
+    assert world.codes(lease_id=first.row.id)[-2:] == ["lease.minted", "lease.reissued"]
+    assert world.remote.revoked == []
+
+
+async def test_after_a_restart_a_credential_can_still_be_ended_upstream(world):
+    live = await world.lease(profile="remote")
+    await world.restart()
+    await world.minter.service.end_run("b1", live.row.run_id)
+    assert world.remote.ended_with == [live.credential["value"].reveal()]
 
 
 async def test_after_a_restart_another_caller_is_still_a_conflict(world):

@@ -368,7 +368,7 @@ async def test_a_lease_that_ends_while_it_is_handed_out_again_is_not_released(wo
     first = await world.lease(request)
     asking = asyncio.create_task(world.lease(request))
     await asyncio.sleep(0)  # it is being written that it is handed out
-    await world.minter.service.end(lambda live: live.row.id == first.row.id, "operator", uid=0)
+    await world.minter.service.end(lambda live: live.id == first.row.id, "operator", uid=0)
     second = await asking
     assert second is not first
     assert world.minter.book.get(second.row.id) is not None
@@ -431,7 +431,7 @@ async def test_when_the_audit_log_cannot_be_written_nothing_is_released(world, p
     def full(fd, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(world.minter.audit, "_write", full)
+    monkeypatch.setattr(world.minter.audit._file, "_write", full)
     assert await world.refusal(profile=profile) == "audit-unavailable"
     assert len(world.minter.book) == 0
     assert world.remote.minted == []
@@ -451,7 +451,7 @@ async def test_when_the_log_fails_after_an_issuer_minted_the_credential_is_revok
     def full(fd, data):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(world.minter.audit, "_write", full)
+    monkeypatch.setattr(world.minter.audit._file, "_write", full)
     world.remote.gate.set()
     with pytest.raises(ProblemError, match="audit-unavailable"):
         await asking
@@ -483,7 +483,7 @@ async def test_an_end_that_is_undone_for_want_of_a_log_is_written_when_there_is_
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store, "_OWED", 1)
-    monkeypatch.setattr(world.minter.audit, "_write", full)
+    monkeypatch.setattr(world.minter.audit._file, "_write", full)
     await world.minter.service.end_one(other.row.id, "revoked")
     await world.minter.service.end_one(first.row.id, "revoked")
     assert await world.states() == {"active": 1, "revoked": 1}
@@ -501,7 +501,7 @@ async def test_a_local_lease_whose_mint_was_undone_for_want_of_a_log_leaves_noth
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store, "_OWED", 0)
-    monkeypatch.setattr(world.minter.audit, "_write", full)
+    monkeypatch.setattr(world.minter.audit._file, "_write", full)
     assert await world.refusal(profile="jwt") == "audit-unavailable"
     monkeypatch.undo()
     await world.minter.expiry.tick()
