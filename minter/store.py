@@ -10,7 +10,8 @@ Rules of this module:
 3. A transaction is committed (``synchronous=FULL``), then its audit events are appended and synced, and only then
    does anybody learn of the outcome. When the log cannot be written, the rows stand and the one who asked is refused
    (``audit-unavailable``); the events are owed and written before any later ones. Beyond a cap of owed events work
-   that has more of them is undone: then the refusal is an :class:`UndoneError`.
+   that has more of them is undone: then the refusal is an :class:`UndoneError`. What is owed stands in the state,
+   too (``minter/owed.py``): a process that dies before the log has it writes it after the next start.
 4. A write that hangs in the disk holds up those that were asked for already, for as long as it hangs: nobody can
    know whether they will be committed. What is asked for once it hangs is refused at once (``state-unavailable``).
 5. One process per state: see ``minter/state_lock.py``.
@@ -39,7 +40,8 @@ from config.clock import Clock
 from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
 from config.settings import SQLITE_WAL_FROM
-from minter import failpoints
+from minter import failpoints, owed
+from minter.audit import read_after
 from minter.audit_events import Event
 from minter.audit_verify import Head
 
@@ -76,6 +78,8 @@ _log = structlog.get_logger()
 class Audit(Protocol):
     """What the store needs of :class:`minter.audit.AuditLog`. Called on the writer thread only."""
 
+    path: Path
+
     def append(self, events: Sequence[Event], *, now: float) -> None:
         """Write the events and sync them, or raise and have written none."""
         ...
@@ -111,6 +115,8 @@ class Store:
         self._engine = engine_for(path)
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._owed: list[Event] = []
+        #: Whether the state holds events for the log, told or not.
+        self._keeps = False
         self._head: tuple[int, str] | None = None
         self._highest_wall = 0.0
         self._remembered = float("-inf")
@@ -204,6 +210,7 @@ class Store:
                 break
         with contextlib.suppress(DBAPIError), connection.begin():
             self._remember(connection, self._highest_wall, at_once=True)
+            self._keep(connection, ())
         connection.close()
 
     def _load(self, connection: Connection) -> None:
@@ -211,6 +218,21 @@ class Store:
             row = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'highest_wall'").first()
         with contextlib.suppress(TypeError, ValueError):
             self._highest_wall = float(row[0]) if row else 0.0
+        try:
+            with connection.begin():
+                lost = owed.left(connection, lambda seq, limit: read_after(self._audit.path, seq, limit))
+        except (DBAPIError, OSError, ValueError) as error:
+            _log.error("owed-events-lost", exc_info=error)
+            return
+        self._keeps, self._owed = lost is not None, lost or []
+
+    def _keep(self, connection: Connection, jobs: Sequence[_Job]) -> None:
+        """Keep the events of this transaction with it, and no longer those that the log has."""
+        if self._keeps and not self._owed:
+            owed.settle(connection)
+        events = [event for job in jobs for event in job.events]
+        if events:
+            owed.keep(connection, events, seq=self._audit.head()[0])
 
     def _next_batch(self) -> tuple[list[_Job], bool]:
         job = self._queue.get()
@@ -235,6 +257,7 @@ class Store:
                 for job in jobs:
                     self._attempt(connection, job)
                 self._remember(connection, jobs[-1].asked_at)
+                self._keep(connection, jobs)
                 failpoints.reached("store.work-done")
         except Exception as error:  # noqa: BLE001 - the transaction is gone, and with it every piece of work in it
             if self.failing != "state":
@@ -314,7 +337,9 @@ class Store:
             connection.exec_driver_sql(_KEEP_HEAD, (*head, now))
 
     def _tell(self, jobs: Sequence[_Job]) -> None:
-        events = self._owed + [event for job in jobs for event in job.events]
+        new = [event for job in jobs for event in job.events]
+        self._keeps = bool(self._owed or new)
+        events = self._owed + new
         if not events:
             self.failing = ""
             return

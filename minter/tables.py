@@ -189,6 +189,16 @@ sealed_values = Table(
     PrimaryKeyConstraint("name", "version"),
 )
 
+#: Events that the audit log is about to be told, written with the rows that they are about and deleted once it has
+#: them: JSON of codes and fields for each transaction. ``seq`` is the number of the log's last line before it.
+owed_events = Table(
+    "owed_events",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("seq", Integer, nullable=False),
+    Column("events", Text, nullable=False),
+)
+
 #: One row (``id`` 1): the last line of the audit log that the store knows was synced, against truncation.
 audit_head = Table(
     "audit_head",

@@ -67,3 +67,10 @@ def upgrade() -> None:
         sa.Column("sealed", sa.LargeBinary(), nullable=False),
         sa.PrimaryKeyConstraint("name", "version", name=op.f("pk_sealed_values")),
     )
+    op.create_table(
+        "owed_events",
+        sa.Column("id", sa.Integer(), nullable=False),
+        sa.Column("seq", sa.Integer(), nullable=False),
+        sa.Column("events", sa.Text(), nullable=False),
+        sa.PrimaryKeyConstraint("id", name=op.f("pk_owed_events")),
+    )
