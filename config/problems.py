@@ -206,6 +206,12 @@ PROBLEMS: Final[Mapping[str, Problem]] = _table(
         "The audit log cannot be written, so nothing is released",
         "Mend the log's disk.",
     ),
+    (
+        "checkpoint-unavailable",
+        503,
+        "No checkpoint of the audit log can be signed or kept",
+        "See minter doctor and the log.",
+    ),
     ("secret-unavailable", 503, "The secret cannot be read from its source", "See minter doctor."),
     ("issuer-failed", 503, "The issuer did not make a credential", "See minter doctor and the log."),
     (

@@ -1,8 +1,8 @@
 """How both programs listen: sockets bound by us with exact modes, one process that owns them and its signals.
 
 ``serve`` binds the groups' listeners, says when it is ready, and returns after SIGTERM or SIGINT: it stops accepting,
-lets answers under way finish for ``drain_s`` seconds, then cuts. A second SIGTERM or SIGINT cuts at once. SIGHUP calls
-back. What a request must be before an application sees it stands in :mod:`config.http_protocol`.
+lets answers under way finish for ``drain_s`` seconds, then cuts. A second SIGTERM or SIGINT cuts at once. SIGHUP and
+SIGUSR1 call back. What a request must be before an application sees it stands in :mod:`config.http_protocol`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import ssl
 import stat
 import sys
 import threading
-from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
@@ -206,15 +206,16 @@ async def serve(
     *,
     on_ready: Callable[[Sequence[Bound]], Awaitable[None] | None] | None = None,
     on_hup: Callback | None = None,
+    on_usr1: Callback | None = None,
     on_drain: Callback | None = None,
     drain_s: float = 10.0,
     stop: asyncio.Event | None = None,
 ) -> None:
     """Listen for ``groups`` until SIGTERM, SIGINT, or ``stop`` is set; return when all is drained or cut.
 
-    ``on_ready`` is told what was bound, when every listener accepts. ``on_hup`` is called on SIGHUP, one call at a
-    time; its errors are logged and change nothing. ``on_drain`` is called when the end begins: streams that never end
-    by themselves are to be ended there, else they take the whole of ``drain_s``.
+    ``on_ready`` is told what was bound, when every listener accepts. ``on_hup`` is called on SIGHUP and ``on_usr1`` on
+    SIGUSR1, one call of each at a time; their errors are logged and change nothing. ``on_drain`` is called when the end
+    begins: streams that never end by themselves are to be ended there, else they take the whole of ``drain_s``.
 
     Errors: ``ConfigurationError`` when a listener cannot be bound; nothing listens then.
     """
@@ -228,7 +229,7 @@ async def serve(
                 mine.append(bind(listener, group=group.socket_group))
                 bound.append(mine[-1])
             servers.append(GroupServer(group, mine, _tls(group), drain_s))
-        with _signals(_stopper(stop, servers), on_hup):
+        with _signals(_stopper(stop, servers), {signal.SIGHUP: on_hup, signal.SIGUSR1: on_usr1}):
             await _serve(servers, stop, lambda: on_ready(bound) if on_ready else None, on_drain)
     finally:
         for one in bound:
@@ -287,16 +288,18 @@ async def _call(function: Callback) -> None:
 
 
 @contextlib.contextmanager
-def _signals(on_stop: Callable[[], None], on_hup: Callback | None) -> Generator[None, None, None]:
+def _signals(
+    on_stop: Callable[[], None], callbacks: Mapping[signal.Signals, Callback | None]
+) -> Generator[None, None, None]:
     """Handle the process's signals while the block runs. Outside the main thread there are none to handle."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     loop = asyncio.get_running_loop()
-    hup = _Hup(on_hup)
     handlers: dict[signal.Signals, Callable[[], None]] = {signal.SIGTERM: on_stop, signal.SIGINT: on_stop}
-    if on_hup is not None:
-        handlers[signal.SIGHUP] = hup.request
+    for number, callback in callbacks.items():
+        if callback is not None:
+            handlers[number] = _OnSignal(callback, number.name).request
     for number, handler in handlers.items():
         loop.add_signal_handler(number, handler)
     try:
@@ -306,11 +309,16 @@ def _signals(on_stop: Callable[[], None], on_hup: Callback | None) -> Generator[
             loop.remove_signal_handler(number)
 
 
-class _Hup:
-    """Runs the SIGHUP callback, one at a time; signals that come meanwhile make it run once more."""
+#: What the log says of a callback that failed.
+_FAILED: Final = {"SIGHUP": "reload-failed", "SIGUSR1": "rotation-failed"}
 
-    def __init__(self, callback: Callback | None) -> None:
+
+class _OnSignal:
+    """Runs a signal's callback, one call at a time; signals that come meanwhile make it run once more."""
+
+    def __init__(self, callback: Callback, name: str) -> None:
         self.callback = callback
+        self.name = name
         self.wanted = False
         self.task: asyncio.Task[None] | None = None
 
@@ -320,12 +328,12 @@ class _Hup:
             self.task = asyncio.ensure_future(self._run())
 
     async def _run(self) -> None:
-        while self.wanted and self.callback is not None:
+        while self.wanted:
             self.wanted = False
             try:
                 await _call(self.callback)
-            except Exception as error:  # noqa: BLE001 - a reload that fails leaves the service as it is
-                _log.error("reload-failed", type=type(error).__qualname__)
+            except Exception as error:  # noqa: BLE001 - what fails leaves the service as it is
+                _log.error(_FAILED[self.name], type=type(error).__qualname__)
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:

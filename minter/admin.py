@@ -6,10 +6,8 @@ names, ids, instants and fingerprints: metadata only.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final, Literal
 
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -22,10 +20,10 @@ from config.asgi import exception_handlers, json_response
 from config.clock import parse_rfc3339, rfc3339
 from config.problems import ProblemError
 from minter import kinds, lease_rows
+from minter.admin_audit import AuditCalls
 from minter.admin_keys import KeyCalls
 from minter.admin_report import ReportCalls
 from minter.admin_state import StateCalls
-from minter.audit import read_after
 from minter.audit_events import Event, Value
 from minter.book import Live
 from minter.denials import Operators
@@ -38,9 +36,8 @@ from minter.store import Store
 Who = Literal["operator", "reader"]
 Call = Callable[[Request, int], Awaitable[Response]]
 
-#: No answer lists more leases, or more lines of the audit log.
+#: No answer lists more leases.
 MAX_LEASES: Final = 10_000
-MAX_EVENTS: Final = 1_000
 
 #: What an operator may do while a restored state is not confirmed; everything else would change it.
 IN_QUARANTINE: Final = frozenset({"/v1/quarantine", "/v1/backup"})
@@ -61,7 +58,7 @@ class AdminApi:
     reloader: Reloader
     readiness: Readiness
     metrics: Callable[[], Awaitable[bytes]]
-    audit: Path
+    audit: AuditCalls
     third_party_kinds: tuple[str, ...] = ()
 
     def calls(self) -> Mapping[tuple[str, str], tuple[Who, Call]]:
@@ -71,7 +68,9 @@ class AdminApi:
             ("DELETE", "/v1/leases"): ("operator", self.end_leases),
             ("DELETE", "/v1/leases/{lease_id}"): ("operator", self.end_lease),
             ("GET", "/v1/custody"): ("reader", self.reports.custody),
-            ("GET", "/v1/audit"): ("reader", self.read_audit),
+            ("GET", "/v1/audit"): ("reader", self.audit.read),
+            ("POST", "/v1/audit/checkpoint"): ("reader", self.audit.checkpoint),
+            ("POST", "/v1/audit/rotate"): ("operator", self.audit.rotate),
             ("GET", "/v1/kinds"): ("reader", self.list_kinds),
             ("POST", "/v1/keys/{alias}/create"): ("operator", self.keys.create),
             ("POST", "/v1/keys/{alias}/import"): ("operator", self.keys.import_),
@@ -136,13 +135,6 @@ class AdminApi:
         ended = await self.service.end_one(request.path_params["lease_id"], "operator", uid=uid)
         return json_response({"leases": ended, "pending": sum(one.state == "revoking" for one in ended)})
 
-    async def read_audit(self, request: Request, _uid: int) -> Response:
-        """Return lines of the audit log behind a sequence number."""
-        given = _filters(request, {"after", "limit"})
-        after, limit = _number(given.get("after", "0")), _number(given.get("limit", str(MAX_EVENTS)))
-        events = await asyncio.to_thread(read_after, self.audit, after, min(limit, MAX_EVENTS))
-        return json_response({"events": events})
-
     async def list_kinds(self, request: Request, _uid: int) -> Response:
         """Describe the token kinds."""
         _filters(request, set())
@@ -160,13 +152,14 @@ class AdminApi:
         return json_response({"reloaded": True})
 
     async def ready(self, request: Request, _uid: int) -> Response:
-        """Say whether the minter is ready; with ``?verbose`` each check by name."""
+        """Say whether the minter is ready; with ``?verbose`` each check by name, and what is wrong beside them."""
         verbose = "verbose" in _filters(request, {"verbose"})
         report = self.readiness.report()
         failed = {name: reason for name, reason in report.items() if reason}
         if failed:
             raise ProblemError("not-ready", "; ".join(f"{name}: {reason}" for name, reason in failed.items()))
-        return json_response(dict.fromkeys(report, True) if verbose else {"ready": True})
+        notes = {name: reason or True for name, reason in self.readiness.notes().items()}
+        return json_response(dict.fromkeys(report, True) | notes if verbose else {"ready": True})
 
     async def show_metrics(self, request: Request, _uid: int) -> Response:
         """Return the metrics in Prometheus's text format."""
@@ -190,12 +183,6 @@ def _filters(request: Request, allowed: set[str]) -> dict[str, Any]:
     if given.get("state", "active") not in lease_rows.STATES:
         raise ProblemError("parameter-unknown", f"state is one of {', '.join(lease_rows.STATES)}")
     return given
-
-
-def _number(text: str) -> int:
-    if not text.isascii() or not text.isdigit() or len(text) > 15:  # noqa: PLR2004 - more lines than any log has
-        raise ProblemError("parameter-unknown", "expected a whole number")
-    return int(text)
 
 
 def _fits(live: Live, filters: Mapping[str, Any]) -> bool:

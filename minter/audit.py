@@ -9,28 +9,34 @@ Rules of this module:
 3. A log that lacks a line its installation knows is never continued silently.
 4. While it runs, the log is ours alone, in its place: one that is shorter than we left it, or is no longer the file
    of that name, stops everything until it is back. What another program put behind our last line is cut off again.
+5. At a size, or when asked, it goes on in a new file whose first line continues the chain.
 
-The form of a line and the check of a whole log are in ``minter/audit_verify.py``.
+The form of a line and the check of a whole log are in ``minter/audit_verify.py``; a file in ``minter/audit_file.py``,
+several places for every line in ``minter/audit_sinks.py``.
 """
 
 from __future__ import annotations
 
-import errno
-import fcntl
-import hashlib
 import os
-import stat
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
+
+import structlog
 
 from config.clock import parse_rfc3339, rfc3339
 from config.errors import ConfigurationError, Fault
-from config.load import sync_directory
+from config.settings import AuditSettings
+from minter import failpoints
 from minter.audit_events import EVENTS, Event, EventType, Value
-from minter.audit_verify import Head, canonical, genesis, line_hash, parse_line
+from minter.audit_file import AuditUnavailable, LogFile, NotAnewError, sync_data
+from minter.audit_pair import MAX_TORN, pair
+from minter.audit_segments import ends_of, finished, lines, lines_backwards, read_after, record
+from minter.audit_sinks import Sinks, Target
+from minter.audit_syslog import Syslog
+from minter.audit_verify import Head, canonical, genesis, line_hash
 
-__all__ = ["EVENTS", "AuditLog", "AuditUnavailable", "Event", "EventType", "Head", "Value", "read_after"]
+__all__ = ["EVENTS", "MAX_TORN", "AuditLog", "AuditUnavailable", "Event", "EventType", "Head", "Value", "read_after"]
 
 #: A longer text in a field is cut; the allow list has no field that needs more.
 MAX_TEXT: Final = 1024
@@ -38,17 +44,21 @@ MAX_ITEMS: Final = 512
 #: Smaller steps back are the clock being steered, and the log's instants have milliseconds anyhow.
 CLOCK_STEP_S: Final = 0.001
 
-#: An unfinished end is what one group of commits wrote; a log that breaks further from its end was changed.
-MAX_TORN: Final = 4 << 20
-
+#: A batch is tried so often when something must be cut off before it.
+_ATTEMPTS: Final = 4
 _CHUNK: Final = 1 << 16
 _BEGINNING: Final = b'{"at":"'
-# Without the times of the inode where the system can leave them out: the length is synced all the same.
-_sync: Final[Callable[[int], None]] = getattr(os, "fdatasync", os.fsync)
+_DEFAULTS: Final = AuditSettings()
+
+_log = structlog.get_logger()
 
 
-class AuditUnavailable(Exception):  # noqa: N818 - the state of the log, as operators and the problem table call it
-    """The events were not recorded, so nothing may be released. The message names the cause, no event."""
+class Listener(Protocol):
+    """Who is told of every batch that counts: :class:`minter.audit_checkpoints.Checkpoints`."""
+
+    def announce(self) -> Sequence[Event]: ...
+    def appended(self, head: Head) -> None: ...
+    def close(self) -> None: ...
 
 
 class AuditLog:
@@ -64,9 +74,10 @@ class AuditLog:
         installation: str,
         known: Head | None,
         now: float,
+        settings: AuditSettings = _DEFAULTS,
         accepted_by: int | None = None,
         write: Callable[[int, bytes], int] = os.write,
-        sync: Callable[[int], None] = _sync,
+        sync: Callable[[int], None] = sync_data,
     ) -> None:
         """Open the log, make it when it is missing, heal its end.
 
@@ -75,23 +86,42 @@ class AuditLog:
         file is unsafe, in use, another installation's or cut; :class:`AuditUnavailable` when it cannot be written.
         """
         self.path = path
-        self._write = write
-        self._sync = sync
-        self._seq, self._prev, self._size = 0, genesis(installation), 0
+        self.installation = installation
+        self._settings = settings
+        self._limit = settings.max_size
+        #: The numbers of the lines that go into a finished file at the next append.
+        self._anew: tuple[int, int] | None = None
+        self._wanted = False
+        self._seq, self._prev = 0, genesis(installation)
+        #: The number of the file's first line.
+        self._begins = 1
         self._last_now = 0.0
+        self._listener: Listener | None = None
         #: Events about the log itself that stand before whatever is appended next.
         self._first: list[Event] = []
-        self._fd = _open(path)
+        self._file = LogFile(path, write=write, sync=sync)
+        targets: list[tuple[str, Target]] = [("first", self._file)]
         try:
-            lost = self._take_over(installation, known, accepted_by)
+            second = _second(settings)
+            if second is not None:
+                targets.append(("second", second))
+            if isinstance(second, LogFile):
+                pair(self._file, second)
+            lost = self._take_over(known, accepted_by)
+        except BaseException:
+            for _, target in targets:
+                target.close()
+            raise
+        self._sinks = Sinks(targets, settings.policy, float(settings.timeout))
+        try:
             if self._seq == 0:
                 self._first.append(Event("audit.opened", {"installation": installation}))
-            self._heal()
+            elif self._file.size == 0:
+                self._first.append(Event("audit.continued", {"installation": installation}))
             self._first += lost
-            if self._first:
-                self._append((), now)
+            self._append((), now)
         except BaseException:
-            os.close(self._fd)
+            self._sinks.close()
             raise
 
     def append(self, events: Sequence[Event], *, now: float) -> None:
@@ -99,176 +129,212 @@ class AuditLog:
 
         Errors: :class:`AuditUnavailable`, and then none of them is in the log.
         """
-        self._heal()
         self._append(events, now)
 
     def head(self) -> tuple[int, str]:
         """Return number and hash of the last synced line."""
         return self._seq, self._prev
 
+    def rotate(self) -> None:
+        """Go on in a new file from the next append on. From any thread."""
+        self._wanted = True
+
+    def listen(self, listener: Listener) -> None:
+        """Tell somebody of every batch from now on; the log closes it."""
+        self._listener = listener
+
+    def problems(self) -> dict[str, str]:
+        """Return the places that lack lines, with the reason. From any thread."""
+        return self._sinks.problems()
+
     def close(self) -> None:
-        """Close the file and let go of its lock."""
-        os.close(self._fd)
+        """Close every place and let go of its lock."""
+        if self._listener is not None:
+            self._listener.close()
+        self._sinks.close()
+
+    # --- an append ---
 
     def _append(self, events: Sequence[Event], now: float) -> None:
-        batch = [*self._first, *events]
+        for _ in range(_ATTEMPTS):
+            if not self._sinks.settled():
+                self._tell_of_torn()
+            anew = self._to_begin_anew()
+            announced = self._listener.announce() if self._listener is not None else ()
+            batch = [*self._continued(anew), *self._first, *announced, *events]
+            if not batch:
+                return
+            data, seq, prev = self._chained(batch, now)
+            failpoints.reached("audit.computed")
+            try:
+                delivered = self._sinks.deliver(data, anew=anew)
+            except NotAnewError as error:
+                # The log is not at fault: it goes on where it is, and tries again when it has grown.
+                _log.warning("audit-not-rotated", problem=str(error))
+                self._wanted, self._anew = False, None
+                self._limit += max(self._settings.max_size // 8, _CHUNK)
+                continue
+            if delivered:
+                self._counted(seq, prev, now, anew)
+                return
+        raise AuditUnavailable("another program writes to the audit log")
+
+    def _chained(self, batch: Sequence[Event], now: float) -> tuple[bytes, int, str]:
         if self._last_now - now >= CLOCK_STEP_S:
             behind_s = round(self._last_now - now, 3)
-            batch.insert(len(self._first), Event("clock.went-back", {"behind_s": behind_s}))
+            place = sum(event.code in _OF_THE_LOG for event in batch)
+            batch = [*batch[:place], Event("clock.went-back", {"behind_s": behind_s}), *batch[place:]]
         at, seq, prev = rfc3339(now), self._seq, self._prev
-        lines: list[bytes] = []
+        written: list[bytes] = []
         for event in batch:
             seq += 1
             line = canonical({**_harmless(event), "at": at, "code": event.code, "prev": prev, "seq": seq})
             prev = line_hash(line)
-            lines += (line, b"\n")
-        data = b"".join(lines)
-        try:
-            if self._write(self._fd, data) != len(data):
-                raise OSError(errno.ENOSPC, "short write")  # noqa: TRY301 - one way out for every failure of the disk
-            if os.lseek(self._fd, 0, os.SEEK_CUR) != self._size + len(data):
-                # Behind what another program wrote a moment ago: it would be cut off together with that.
-                raise AuditUnavailable("another program writes to the audit log")
-            self._sync(self._fd)
-        except OSError as error:
-            raise AuditUnavailable(f"the audit log cannot be written ({_name(error)})") from None
-        self._seq, self._prev, self._size = seq, prev, self._size + len(data)
-        self._last_now = now
+            written += (line, b"\n")
+        return b"".join(written), seq, prev
+
+    def _counted(self, seq: int, prev: str, now: float, anew: tuple[int, int] | None) -> None:
+        if anew is not None:
+            self._begins, self._anew, self._wanted = self._seq + 1, None, False
+            self._limit = self._settings.max_size
+        self._seq, self._prev, self._last_now = seq, prev, now
         self._first.clear()
+        for change in self._sinks.changes:
+            code = "audit.sink-failed" if change.problem else "audit.sink-restored"
+            _log.warning(code, sink=change.sink, problem=change.problem)
+            self._first.append(Event(code, {"sink": change.sink}))
+        self._sinks.changes.clear()
+        if self._listener is not None:
+            self._listener.appended(Head(seq, prev))
 
-    def _heal(self) -> None:
-        """Cut off what lies behind the last synced line: nobody was told that it stands."""
-        status = os.fstat(self._fd)
-        if not self._in_its_place(status):
-            raise AuditUnavailable("the audit log was removed, moved or replaced: put it back where it was")
-        if status.st_size < self._size:
-            raise AuditUnavailable("the audit log was cut by another program")
-        if status.st_size == self._size:
-            return
-        torn = hashlib.sha256()
-        for offset in range(self._size, status.st_size, _CHUNK):
-            torn.update(os.pread(self._fd, _CHUNK, offset))
-        try:
-            os.ftruncate(self._fd, self._size)
-        except OSError as error:
-            raise AuditUnavailable(f"the audit log cannot be mended ({_name(error)})") from None
-        fields: dict[str, Value] = {"torn_bytes": status.st_size - self._size, "torn_sha256": torn.hexdigest()}
-        self._first = [*(e for e in self._first if e.code != "audit.healed"), Event("audit.healed", fields)]
+    def _tell_of_torn(self) -> None:
+        kept = [event for event in self._first if event.code != "audit.healed"]
+        told = {torn.sha256: torn for torn in self._sinks.torn}
+        self._sinks.torn.clear()
+        self._first = kept + [
+            Event("audit.healed", {"torn_bytes": torn.bytes, "torn_sha256": torn.sha256}) for torn in told.values()
+        ]
 
-    def _in_its_place(self, status: os.stat_result) -> bool:
-        """Say whether a reviewer who opens the log by its name sees this file."""
-        try:
-            named = self.path.lstat()
-        except OSError:
-            return False
-        return os.path.samestat(status, named)
+    def _to_begin_anew(self) -> tuple[int, int] | None:
+        """Return what goes into a finished file now, when the log is to go on in a new one."""
+        full = self._settings.max_size > 0 and self._sinks.size >= self._limit
+        if self._anew is None and (full or self._wanted) and self._seq > self._begins and self._sinks.in_step():
+            self._anew = self._begins, self._seq
+        return self._anew
 
-    def _take_over(self, installation: str, known: Head | None, accepted_by: int | None) -> list[Event]:
+    def _continued(self, anew: tuple[int, int] | None) -> list[Event]:
+        return [] if anew is None else [Event("audit.continued", {"installation": self.installation})]
+
+    # --- a start ---
+
+    def _take_over(self, known: Head | None, accepted_by: int | None) -> list[Event]:
         """Find the last line that stands. Return what is to be recorded about a loss."""
-        end = os.fstat(self._fd).st_size
-        self._check_owner(installation, end)
+        fd = self._file.fd
+        end = os.fstat(fd).st_size
+        self._begin(end)
         lost: list[Event] = []
-        if known is not None and not self._anchor(end, lambda line: line_hash(line) == known.hash):
+        if known is not None and not self._knows(known, end):
             if accepted_by is None:
                 raise _lost(f"line {known.seq}, which the state knows, is not in the log")
             fields: dict[str, Value] = {"lost_seq": known.seq, "lost_hash": known.hash, "uid": accepted_by}
             lost.append(Event("audit.loss-accepted", fields))
-            self._anchor(end, lambda line: _record(line) is not None)
-        for start, line in _lines(self._fd, self._size, end):
-            record = _record(line)
-            if record is None or (record["seq"], record["prev"]) != (self._seq + 1, self._prev):
+            self._anchor(end, lambda _line: True)
+        for start, line in lines(fd, self._file.size, end):
+            found = record(line)
+            if found is None or (found["seq"], found["prev"]) != (self._seq + 1, self._prev):
                 break
-            self._stand_on(start, line, record)
-        if end - self._size > MAX_TORN:
+            self._stand_on(start, line, found)
+        if end - self._file.size > MAX_TORN:
             raise _lost(f"the chain breaks after line {self._seq}, long before the end")
         return lost
 
-    def _check_owner(self, installation: str, end: int) -> None:
-        first = os.pread(self._fd, min(end, _CHUNK), 0)
+    def _begin(self, end: int) -> None:
+        """Read whose log it is and where the file begins: with the first line, or behind the last finished file."""
+        first = os.pread(self._file.fd, min(end, _CHUNK), 0)
         line, newline, _ = first.partition(b"\n")
-        record = _record(line) if newline else None
-        if record is not None and record.get("installation") != installation:
+        found = record(line) if newline else None
+        # Zeros are what some file systems leave of a first line that a power loss cut.
+        if found is None and first.strip(b"\0") and not first.startswith(_BEGINNING[: len(first)]):
+            raise ConfigurationError([Fault("audit", "the file is not an audit log", "name another file")])
+        if found is not None:
+            self._check_owner(found)
+            if found["code"] == "audit.continued" and found["seq"] > 1:
+                self._seq, self._prev = found["seq"] - 1, found["prev"]
+                self._begins = found["seq"]
+            return
+        old = finished(self.path)
+        if old:
+            ends = ends_of(old[-1].path)
+            if ends is None or ends[1]["seq"] != old[-1].last:
+                raise _lost(f"{old[-1].path.name} does not end with the line that it is named after")
+            begun, ended, last = ends
+            self._check_owner(begun)
+            self._seq, self._prev = ended["seq"], line_hash(last)
+            self._last_now = parse_rfc3339(ended["at"])
+            self._begins = self._seq + 1
+
+    def _check_owner(self, first: dict[str, Any]) -> None:
+        if first.get("installation") != self.installation:
             raise ConfigurationError(
                 [Fault("audit", "the log belongs to another installation", "give this one a log of its own")]
             )
-        # Zeros are what some file systems leave of a first line that a power loss cut.
-        if record is None and first.strip(b"\0") and not first.startswith(_BEGINNING[: len(first)]):
-            raise ConfigurationError([Fault("audit", "the file is not an audit log", "name another file")])
+
+    def _knows(self, known: Head, end: int) -> bool:
+        """Say whether a line is in the log; stand on it when it is in the file that the log goes on in."""
+        base = self._prev
+        if self._anchor(end, lambda line: line_hash(line) == known.hash):
+            return True
+        if known == Head(self._seq, self._prev):
+            return True
+        # The log went on in a new file after the state was told of its end for the last time.
+        for segment in reversed(finished(self.path)):
+            if segment.last is not None and segment.first <= known.seq <= segment.last:
+                ends = ends_of(segment.path)
+                return ends is not None and line_hash(ends[2]) == base and _holds(segment.path, known)
+        return False
 
     def _anchor(self, end: int, wanted: Callable[[bytes], bool]) -> bool:
-        for start, line in _lines_backwards(self._fd, end):
+        for start, line in lines_backwards(self._file.fd, end):
             if wanted(line):
-                record = _record(line)
-                if record is not None:
-                    self._stand_on(start, line, record)
+                found = record(line)
+                if found is not None:
+                    self._stand_on(start, line, found)
                     return True
         return False
 
-    def _stand_on(self, start: int, line: bytes, record: dict[str, Any]) -> None:
-        self._seq, self._prev, self._size = record["seq"], line_hash(line), start + len(line) + 1
-        self._last_now = parse_rfc3339(record["at"])
+    def _stand_on(self, start: int, line: bytes, found: dict[str, Any]) -> None:
+        self._seq, self._prev, self._file.size = found["seq"], line_hash(line), start + len(line) + 1
+        self._last_now = parse_rfc3339(found["at"])
 
 
-def read_after(path: Path, after: int, limit: int) -> list[dict[str, Any]]:
-    """Return up to ``limit`` records with ``seq`` above ``after``, without reading what stands before them.
-
-    A reader needs no lock: an unfinished end is left out.
-    """
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
-    except FileNotFoundError:
-        return []
-    try:
-        end = os.fstat(fd).st_size
-        low, high = 0, end
-        # Offsets are searched by halves: the first whole line behind each tells on which side to go on.
-        while high - low > _CHUNK:
-            middle = (low + high) // 2
-            line = next((line for _, line in _lines(fd, middle, end, whole=False)), None)
-            record = _record(line) if line is not None else None
-            if record is None or record["seq"] > after:
-                high = middle
-            else:
-                low = middle
-        records = []
-        for _, line in _lines(fd, low, end, whole=low == 0):
-            record = _record(line)
-            if record is not None and record["seq"] > after:
-                records.append(record)
-                if len(records) == limit:
-                    break
-        return records
-    finally:
-        os.close(fd)
+#: Events that stand before what a batch tells: they are of the log itself.
+_OF_THE_LOG: Final = frozenset(
+    {
+        "audit.opened",
+        "audit.continued",
+        "audit.healed",
+        "audit.loss-accepted",
+        "audit.sink-failed",
+        "audit.sink-restored",
+        "audit.signer",
+    }
+)
 
 
-def _open(path: Path) -> int:
-    flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        new = not path.exists()
-        fd = os.open(path, flags, 0o600)
-    except OSError as error:
-        raise ConfigurationError([Fault("audit", f"the log cannot be opened ({_name(error)})")]) from None
-    try:
-        _check_safe(os.fstat(fd))
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ConfigurationError([Fault("audit", "another process writes this log")]) from None
-        if new:
-            sync_directory(path.parent)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
+def _second(settings: AuditSettings) -> Target | None:
+    if not settings.second:
+        return None
+    scheme, _, place = settings.second.partition(":")
+    if scheme == "file" and place:
+        return LogFile(Path(place))
+    if scheme == "syslog":
+        return Syslog(place, timeout_s=float(settings.timeout))
+    raise ConfigurationError([Fault("audit_log.second", "expected file:PATH or syslog:")])
 
 
-def _check_safe(status: os.stat_result) -> None:
-    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o077:
-        raise ConfigurationError(
-            [Fault("audit", "the log must be a file of the minter's user that others cannot open", "chmod 0600")]
-        )
+def _holds(path: Path, known: Head) -> bool:
+    with path.open("rb") as file:
+        return any(line_hash(line.removesuffix(b"\n")) == known.hash for line in file)
 
 
 def _harmless(event: Event) -> dict[str, Any]:
@@ -289,49 +355,6 @@ def _cut(text: str) -> str:
     return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
 
 
-def _record(line: bytes) -> dict[str, Any] | None:
-    try:
-        return parse_line(line)
-    except ValueError:
-        return None
-
-
-def _lines(fd: int, start: int, end: int, *, whole: bool = True) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line without its line feed) of the finished lines; ``whole``: one begins at ``start``."""
-    rest = b""
-    at = start
-    for offset in range(start, end, _CHUNK):
-        *lines, rest = (rest + os.pread(fd, min(_CHUNK, end - offset), offset)).split(b"\n")
-        for line in lines:
-            if whole:
-                yield at, line
-            whole = True
-            at += len(line) + 1
-
-
-def _lines_backwards(fd: int, end: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, line without its line feed) of the finished lines, the last first."""
-    rest = b""
-    finished = False
-    at = end
-    while at > 0:
-        size = min(_CHUNK, at)
-        at -= size
-        rest, *lines = (os.pread(fd, size, at) + rest).split(b"\n")
-        place = at + len(rest) + 1 + sum(len(line) + 1 for line in lines)
-        for line in reversed(lines):
-            place -= len(line) + 1
-            if finished:
-                yield place, line
-            finished = True
-    if finished:
-        yield 0, rest
-
-
 def _lost(what: str) -> ConfigurationError:
     hint = "it was cut, changed or replaced: put it back; if it is lost for good, see minter audit accept-loss"
     return ConfigurationError([Fault("audit", what, hint)])
-
-
-def _name(error: OSError) -> str:
-    return errno.errorcode.get(error.errno or 0, type(error).__name__)

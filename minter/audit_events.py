@@ -78,6 +78,8 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "torn_sha256": ((str,), "SHA-256 of those bytes"),
     "lost_seq": ((int,), "number of the last line that the state knew"),
     "lost_hash": ((str,), "hash of that line"),
+    "kid": ((str,), "RFC 7638 thumbprint of a public key"),
+    "sink": ((str,), "which place of the audit log: first (its file) or second"),
     "behind_s": ((int, float), "seconds by which the wall clock stands behind the line before"),
 }
 
@@ -99,6 +101,11 @@ def _event(doc: str, *fields: str) -> EventType:
 EVENTS: Final[Mapping[str, EventType]] = {
     # --- the log itself ---
     "audit.opened": _event("First line of a log: it belongs to this installation.", "installation"),
+    "audit.continued": _event("First line of a file that continues the one before.", "installation"),
+    "audit.signer": _event("From here on this key signs the log's checkpoints.", "kid", "fingerprint", "algorithm"),
+    "audit.sink-failed": _event("A place that takes every line lacks lines; the other one has them.", "sink"),
+    "audit.sink-restored": _event("A place that lacked lines has them all again.", "sink"),
+    "audit.rotation-asked": _event("The log goes on in a new file, because somebody asked for it.", "uid"),
     "audit.healed": _event(
         "The end of the log was unfinished (power loss, full disk) and was cut off.", "torn_bytes", "torn_sha256"
     ),
@@ -160,6 +167,12 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "key.out-of-use": _event("An operator retired a key: what was made with it ends.", "alias", "uid", "forced"),
     "key.rotation-begun": _event("A new version is about to be made or kept.", *_KEY),
     "key.rotation-prepared": _event("A new version is in its source and was read back.", *_KEY),
+    "key.prove-failed": _event(
+        "The issuer does not take a new version, or could not be asked; it stays prepared.", *_KEY, "reason"
+    ),
+    "key.compromised": _event(
+        "An operator said that a key is in the wrong hands: every version before the next goes at once.", *_KEY
+    ),
     "key.rotation-published": _event("A new verification key is published.", *_KEY, "publish_until_at"),
     "key.rotation-activated": _event("A new version took over; the one before is retiring.", *_KEY, "retire_at"),
     "key.retired": _event("A retiring version has no live lease any more or reached its deadline.", *_KEY, "reason"),

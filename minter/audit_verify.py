@@ -1,30 +1,52 @@
-"""The audit log's form, and the check of its chain. Standard library only, so that a reviewer can run it anywhere.
+"""The audit log's form, and the check of its chain and its checkpoints. Pure.
 
-A log is lines. A line is a JSON object in one canonical spelling (ASCII, names sorted, no spaces) and ends in one
-line feed. ``seq`` counts from 1; ``prev`` is the SHA-256 of the line before, its line feed left out; the first line
-is ``audit.opened`` and its ``prev`` is :func:`genesis` of the installation's id.
+A log is lines, in one file or, since it goes on in a new one at times, in several. A line is a JSON object in one
+canonical spelling (ASCII, names sorted, no spaces) and ends in one line feed. ``seq`` counts from 1; ``prev`` is the
+SHA-256 of the line before, its line feed left out; the first line is ``audit.opened`` and its ``prev`` is
+:func:`genesis` of the installation's id. A file that continues another begins with ``audit.continued``.
 
 What the chain shows by itself: an edit, a removal, a reorder, a splice or a duplicate anywhere before the last line.
-What it cannot show is a log that ends too early, or a last line that was rewritten; for that a *head* is needed, a
-(``seq``, hash) that was known to be in the log and is kept elsewhere: the minter keeps one in its state.
+What it cannot show is a log that ends too early, a last line that was rewritten, or a whole log that was: for that a
+line is needed that was known to be in it and is kept elsewhere. That is a *checkpoint*, which is signed
+(``minter/audit_checkpoint.py``), or a *head*, which is not: the minter keeps one in its state.
+
+Which signer is believed: those that are pinned; without a pin the first that the log names (``audit.signer``), or the
+first that signed. A later one is believed once a checkpoint of one that is believed covers the line that names it.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, Literal, Protocol
 
 #: Longer lines are not ours.
 MAX_LINE: Final = 1 << 20
 #: Events that are no fault and that a reviewer wants to hear of.
-NOTABLE: Final = frozenset({"audit.healed", "audit.loss-accepted", "clock.went-back"})
-_MEMBERS: Final = {"at": str, "code": str, "prev": str, "seq": int}
+NOTABLE: Final = frozenset(
+    {"audit.healed", "audit.loss-accepted", "audit.sink-failed", "audit.sink-restored", "clock.went-back"}
+)
+_MEMBERS: Final = (("at", str), ("code", str), ("prev", str), ("seq", int))
 
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
+
+#: Why a log does not verify, as a stable word. Both verifiers use the same.
+Reason = Literal[
+    "form",  # the line is no record
+    "unfinished",  # it has no line feed
+    "start",  # the first line begins no log
+    "installation",  # it belongs to another installation
+    "sequence",  # seq does not count on
+    "chain",  # prev is not the hash of the line before
+    "head",  # the line is not the one that a head names
+    "checkpoint",  # the line is not the one that a checkpoint names
+    "signer",  # the checkpoint's signer is not believed
+    "cut",  # a line that was in the log is not there any more
+    "empty",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,19 +57,50 @@ class Head:
     hash: str
 
 
+class Checked(Protocol):
+    """A checkpoint whose signature is good; whether its signer is believed is decided here."""
+
+    @property
+    def installation(self) -> str: ...  # noqa: D102 - as in minter/audit_checkpoint.py
+    @property
+    def seq(self) -> int: ...  # noqa: D102
+    @property
+    def hash(self) -> str: ...  # noqa: D102
+    @property
+    def at(self) -> str: ...  # noqa: D102
+    @property
+    def kid(self) -> str: ...  # noqa: D102
+    @property
+    def fingerprint(self) -> str: ...  # noqa: D102
+
+
 @dataclass(frozen=True, slots=True)
 class Bad:
-    """The first line that does not verify (``line`` counts from 1), and why."""
+    """The first record that does not verify, and why. ``line`` counts the lines that were read from 1.
+
+    ``seq`` is the number that the record has or should have.
+    """
 
     line: int
     why: str
+    reason: Reason = "form"
+    seq: int = 0
+
+
+class _BadError(ValueError):
+    def __init__(self, reason: Reason, why: str) -> None:
+        self.reason: Reason = reason
+        super().__init__(why)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
     """What :func:`verify` found. ``bad`` is None when the log verifies; ``head`` is the last good line.
 
-    ``notable`` lists (seq, code) of events that are no fault and that a reviewer wants to hear of.
+    ``first`` is the number of the first line: above 1 what came before was not looked at. ``proven`` is the last
+    checkpoint that the log agrees with: what is written up to there has not been changed since. ``pinned`` says
+    whether its signer was named by whoever asked, or taken from the log. ``notable`` lists (seq, code) of events that
+    are no fault and that a reviewer wants to hear of.
     """
 
     lines: int
@@ -55,6 +108,9 @@ class Report:
     installation: str | None
     bad: Bad | None
     notable: list[tuple[int, str]] = field(default_factory=list)
+    first: int = 1
+    proven: Checked | None = None
+    pinned: bool = False
 
 
 def canonical(record: dict[str, Any]) -> bytes:
@@ -90,7 +146,7 @@ def parse_line(line: bytes) -> dict[str, Any]:
         raise ValueError("the line is not JSON") from None
     if not same:
         raise ValueError("the line is not an object in canonical spelling")
-    for name, kind in _MEMBERS.items():
+    for name, kind in _MEMBERS:
         if type(record.get(name)) is not kind:
             raise ValueError(f"the line has no {name}")
     try:
@@ -100,68 +156,167 @@ def parse_line(line: bytes) -> dict[str, Any]:
     return record
 
 
-def verify(lines: Iterable[bytes], *, installation: str | None = None, head: Head | None = None) -> Report:
-    """Check a whole log and report the first line that is wrong.
+def verify(
+    lines: Iterable[bytes],
+    *,
+    installation: str | None = None,
+    head: Head | None = None,
+    checkpoints: Sequence[Checked] = (),
+    pins: Collection[str] = (),
+) -> Report:
+    """Check a whole log and report the first record that is wrong.
 
-    ``lines`` are as a binary file gives them, line feeds included. ``installation``: the id that the log must
-    belong to. ``head``: a line that must be in it.
+    ``lines`` are as binary files give them, line feeds included, those of older files first. ``installation``: the id
+    that the log must belong to. ``head``: a line that must be in it. ``pins``: key ids or fingerprints of the
+    checkpoints' signers; empty: see the top of this module.
     """
-    chain = _Chain(installation, head)
+    chain = _Chain(installation, head, checkpoints, pins)
     for line in lines:
         try:
             chain.add(line)
-        except ValueError as error:
-            return chain.report(Bad(chain.count + 1, str(error)))
+        except _BadError as error:
+            return chain.report(error)
     try:
         chain.end()
-    except ValueError as error:
-        return chain.report(Bad(chain.count + 1, str(error)))
+    except _BadError as error:
+        return chain.report(error)
     return chain.report(None)
 
 
 class _Chain:
-    def __init__(self, installation: str | None, head: Head | None) -> None:
+    def __init__(
+        self, installation: str | None, head: Head | None, checkpoints: Sequence[Checked], pins: Collection[str]
+    ) -> None:
         self._wanted = installation
         self._known = head
         self._installation: str | None = None
         self._prev = ""
         self._notable: list[tuple[int, str]] = []
+        self._start = 1
+        self._seq = 0
+        self._at: dict[int, list[Checked]] = {}
+        for checkpoint in checkpoints:
+            self._at.setdefault(checkpoint.seq, []).append(checkpoint)
+        self._signers = _Signers(pins)
+        self._proven: Checked | None = None
         self.count = 0
 
     def add(self, line: bytes) -> None:
         if not line.endswith(b"\n"):
-            raise ValueError("the line is unfinished: a torn end that the minter heals at its next start, or a cut")
+            raise _BadError(
+                "unfinished", "the line is unfinished: a torn end that the minter heals at its next start, or a cut"
+            )
         line = line[:-1]
-        record = parse_line(line)
+        try:
+            record = parse_line(line)
+        except ValueError as error:
+            raise _BadError("form", str(error)) from None
         if self.count == 0:
             self._first(record)
-        if record["seq"] != self.count + 1:
-            raise ValueError(f"seq is {record['seq']} where {self.count + 1} belongs")
+        seq, code = record["seq"], record["code"]
+        if seq != self._seq + 1:
+            raise _BadError("sequence", f"seq is {seq} where {self._seq + 1} belongs")
         if record["prev"] != self._prev:
-            raise ValueError("prev is not the hash of the line before")
+            raise _BadError("chain", "prev is not the hash of the line before: that line or this one was changed")
         digest = line_hash(line)
-        if self._known is not None and record["seq"] == self._known.seq and digest != self._known.hash:
-            raise ValueError("the line is not the one that the known head names")
-        if record["code"] in NOTABLE:
-            self._notable.append((record["seq"], record["code"]))
+        if self._known is not None and seq == self._known.seq and digest != self._known.hash:
+            raise _BadError("head", "the line is not the one that the known head names")
+        if code in NOTABLE:
+            self._notable.append((seq, code))
+        elif code == "audit.signer":
+            self._signers.name(record.get("kid"))
+        if seq in self._at:
+            self._checkpoints(seq, digest)
         self._prev = digest
+        self._seq = seq
         self.count += 1
 
     def _first(self, record: dict[str, Any]) -> None:
         installation = record.get("installation")
-        if record["code"] != "audit.opened" or not isinstance(installation, str):
-            raise ValueError("the first line is not audit.opened")
+        continued = record["code"] == "audit.continued" and record["seq"] > 1
+        if not isinstance(installation, str) or not (continued or record["code"] == "audit.opened"):
+            raise _BadError("start", "the first line is neither audit.opened nor audit.continued")
         if self._wanted is not None and installation != self._wanted:
-            raise ValueError("the log belongs to another installation")
+            raise _BadError("installation", "the log belongs to another installation")
         self._installation = installation
         self._prev = genesis(installation)
+        if continued:
+            self._start, self._seq, self._prev = record["seq"], record["seq"] - 1, record["prev"]
+            if self._seq in self._at:
+                self._checkpoints(self._seq, self._prev)
+
+    def _checkpoints(self, seq: int, digest: str) -> None:
+        """Compare a line with the checkpoints that name it, those of believed signers first."""
+        waiting = self._at[seq]
+        while waiting:
+            believed = [checkpoint for checkpoint in waiting if self._signers.believe(checkpoint)]
+            if not believed:
+                raise _BadError("signer", f"a checkpoint of it is signed by {waiting[0].kid}, which is not believed")
+            for checkpoint in believed:
+                if checkpoint.installation != self._installation:
+                    raise _BadError("installation", "a checkpoint of it belongs to another installation")
+                if checkpoint.hash != digest:
+                    since = f"after {self._proven.seq}" if self._proven else "of those before"
+                    raise _BadError(
+                        "checkpoint", f"the line is not the one that was signed: it or one {since} was changed"
+                    )
+            self._proven = believed[0]
+            self._signers.covered()
+            waiting = [checkpoint for checkpoint in waiting if checkpoint not in believed]
 
     def end(self) -> None:
         if self.count == 0:
-            raise ValueError("the log is empty")
-        if self._known is not None and self.count < self._known.seq:
-            raise ValueError(f"the log ends at seq {self.count}; seq {self._known.seq} was in it: it was cut")
+            raise _BadError("empty", "the log is empty")
+        if self._known is not None and self._seq < self._known.seq:
+            raise _BadError("cut", f"the log ends at seq {self._seq}; seq {self._known.seq} was in it: it was cut")
+        beyond = sorted(seq for seq in self._at if seq > self._seq)
+        for seq in beyond:
+            for checkpoint in self._at[seq]:
+                if not self._signers.believe(checkpoint):
+                    raise _BadError(
+                        "signer", f"a checkpoint of seq {seq} is signed by {checkpoint.kid}, which is not believed"
+                    )
+        if beyond:
+            raise _BadError("cut", f"the log ends at seq {self._seq}; seq {beyond[-1]} was signed: it was cut")
 
-    def report(self, bad: Bad | None) -> Report:
-        head = Head(self.count, self._prev) if self.count else None
-        return Report(self.count, head, self._installation, bad, self._notable)
+    def report(self, error: _BadError | None) -> Report:
+        head = Head(self._seq, self._prev) if self.count else None
+        bad = None if error is None else Bad(self.count + 1, str(error), error.reason, self._seq + 1)
+        return Report(
+            self.count,
+            head,
+            self._installation,
+            bad,
+            self._notable,
+            first=self._start,
+            proven=self._proven,
+            pinned=self._signers.pinned,
+        )
+
+
+class _Signers:
+    """Who is believed so far, and who was named since the last line that somebody believed has signed."""
+
+    def __init__(self, pins: Collection[str]) -> None:
+        self.pinned = bool(pins)
+        self._pins = frozenset(pins)
+        self._believed: set[str] = set()
+        self._named: set[str] = set()
+
+    def name(self, kid: object) -> None:
+        if not isinstance(kid, str):
+            return
+        if not self.pinned and not self._believed:
+            self._believed.add(kid)
+        self._named.add(kid)
+
+    def covered(self) -> None:
+        self._believed |= self._named
+        self._named.clear()
+
+    def believe(self, checkpoint: Checked) -> bool:
+        if not self._pins.isdisjoint((checkpoint.kid, checkpoint.fingerprint)):
+            return True
+        if not self.pinned and not self._believed:
+            self._believed.add(checkpoint.kid)
+        return checkpoint.kid in self._believed

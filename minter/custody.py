@@ -113,6 +113,18 @@ class Custody:
             raise ProblemError("secret-unavailable", f"custody key {alias} is no signing key")
         return held.signer, held.version
 
+    def checkpoint_signer(self) -> SigningKey | None:
+        """Return the key that signs the audit log's checkpoints; None when it is not loaded. From any thread."""
+        held = self._held.get(AUDIT_SIGNER)
+        return None if held is None else held.signer
+
+    def checkpoint_signer_before(self, kid: str) -> SigningKey | None:
+        """Return a key that signed checkpoints before, while it is retiring. From any thread."""
+        for (alias, _), signer in tuple(self._retiring.items()):
+            if alias == AUDIT_SIGNER and signer.kid == kid:
+                return signer
+        return None
+
     def param_digest(self, params: Mapping[str, str]) -> str:
         """Return the keyed digest of run parameters, which is all that is kept of them."""
         data = msgspec.json.encode(dict(params), order="sorted")
@@ -261,7 +273,9 @@ class Custody:
         self._learn(await store.read(key_rows.keys))
 
     def _learn(self, keys: Mapping[str, KeyRow]) -> None:
-        self.reader.declared, self.reader.retired = declared_keys.settings_in(keys), declared_keys.retired_in(keys)
+        # Added to: what these rows were read before may be in force already, and none of it ever goes away.
+        self.reader.declared = {**self.reader.declared, **declared_keys.settings_in(keys)}
+        self.reader.retired |= declared_keys.retired_in(keys)
 
     def _settings_pins(self, alias: str) -> Sequence[str]:
         named = self.settings.keys.get(alias)
@@ -357,7 +371,9 @@ class Custody:
         self._jwks = ('{"keys":[' + ",".join(keys) + "]}").encode()
 
     def _is_public(self, row: VersionRow) -> bool:
-        return row.phase != "destroyed" and row.published_at is not None and row.alias not in self.reader.retired
+        if row.phase == "destroyed" or row.is_going or row.alias in self.reader.retired:
+            return False
+        return row.published_at is not None
 
 
 def _active(rows: Iterable[VersionRow]) -> dict[str, int]:

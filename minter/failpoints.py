@@ -45,7 +45,11 @@ POINTS: Final[dict[str, str]] = {
     "migrate.statement": "another statement of the change is about to be made",
     "migrate.done": "every statement of the change is made; nothing is committed",
     "migrate.committed": "the change is committed; the state is not open yet",
-    # A restored state that an operator confirms.
+    # A restore, and its confirmation.
+    "restore.staged": "the backup is verified beside its place and the state is marked; nothing is moved",
+    "restore.aside": "what stood in the place is moved aside; nothing is there",
+    "restore.log-placed": "the audit log is in its place; the state is not",
+    "restore.state-placed": "the state is in its place, in quarantine; the mark is still there",
     "restore.confirmed": "the confirmation is committed and audited; the leases of the backup still live",
     "restore.settled": "the leases of the backup have ended; the state does not say so yet",
     # The keys that seal the state, and the rotation of the one that wraps them.

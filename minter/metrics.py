@@ -19,6 +19,8 @@ class Snapshot:
     sweep_lag_s: float
     audit_sequence: int
     audit_owed: int
+    audit_checkpoint_age_s: float = 0.0
+    audit_places_behind: int = 0
     checks: Mapping[str, bool]
 
 
@@ -41,6 +43,10 @@ class Metrics:
         self._lag = Gauge("minter_sweep_lag_seconds", "Seconds since the last complete sweep", registry=registry)
         self._sequence = Gauge("minter_audit_sequence", "Number of the audit log's last line", registry=registry)
         self._owed = Gauge("minter_audit_owed", "Events that the audit log has not taken yet", registry=registry)
+        self._checkpoint_age = Gauge(
+            "minter_audit_checkpoint_age_seconds", "For how long lines wait for a checkpoint", registry=registry
+        )
+        self._behind = Gauge("minter_audit_places_behind", "Places of the audit log that lack lines", registry=registry)
         self._up = Gauge("minter_ready", "1 when ready, by check", ["check"], registry=registry)
         self._children: dict[tuple[str, str], Any] = {}
 
@@ -90,6 +96,8 @@ class Metrics:
         self._lag.set(state.sweep_lag_s)
         self._sequence.set(state.audit_sequence)
         self._owed.set(state.audit_owed)
+        self._checkpoint_age.set(state.audit_checkpoint_age_s)
+        self._behind.set(state.audit_places_behind)
         for name, ready in state.checks.items():
             self._up.labels(name).set(1 if ready else 0)
         return generate_latest(self._registry)

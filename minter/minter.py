@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import os
-from collections.abc import MutableMapping
+from collections.abc import MutableMapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,12 +20,14 @@ from config.problems import ProblemError
 from config.settings import MinterSettings
 from minter import lease_rows, reload, state_copies
 from minter.admin import AdminApi
+from minter.admin_audit import AuditCalls
 from minter.admin_keys import KeyCalls
 from minter.admin_report import ReportCalls
 from minter.admin_state import StateCalls
 from minter.admission import Admission
 from minter.app import BrokerApi
 from minter.audit import AuditLog, AuditUnavailable
+from minter.audit_checkpoints import Checkpoints
 from minter.audit_events import Event
 from minter.audit_state import last_instant
 from minter.book import Book
@@ -70,6 +71,7 @@ class Found:
 
     custody: Custody
     read: reload.Read
+    checkpoints: Checkpoints
 
 
 class Minter:
@@ -80,6 +82,7 @@ class Minter:
         self.clock = clock
         self.store = store
         self.audit = audit
+        self.checkpoints = found.checkpoints
         self.custody = found.custody
         self.book = Book()
         self.hub = WatchHub()
@@ -135,6 +138,9 @@ class Minter:
         self.readiness.add("audit", lambda: "it cannot be written" if store.failing == "audit" else "")
         self.readiness.add("quarantine", self.quarantine.reason)
         self.readiness.add("expiry", lambda: "" if self.expiry.healthy() else "no sweep has ended for too long")
+        self.readiness.note("audit-checkpoints", lambda: self.checkpoints.problem)
+        self.readiness.note("audit-places", lambda: "; ".join(self.audit.problems().values()))
+        self.audit_calls = AuditCalls(path=Path(settings.audit), log=audit, checkpoints=self.checkpoints, store=store)
 
         self.broker_api = BrokerApi(
             lease_endpoint=LeaseEndpoint(
@@ -157,7 +163,7 @@ class Minter:
             reloader=self.reloader,
             readiness=self.readiness,
             metrics=self.exposition,
-            audit=Path(settings.audit),
+            audit=self.audit_calls,
             third_party_kinds=tuple(settings.kinds),
         ).app()
         self.public_app = PublicApi(
@@ -176,7 +182,7 @@ class Minter:
             grants=lambda: self.admission.policy.grants,
             brokers=lambda: self.brokers.principals,
             head=lambda: ChainHead(*self.audit.head(), last_instant(Path(self.settings.audit))),
-            checkpoint=lambda: None,
+            checkpoint=self.checkpoints.shown,
             third_party_kinds=tuple(self.settings.kinds),
         )
 
@@ -201,7 +207,8 @@ class Minter:
             undo.callback(os.close, lock)
             migrate(path)
             installation, known = identity(path)
-            audit = AuditLog(Path(settings.audit), installation=installation, known=known, now=clock.now())
+            log = Path(settings.audit)
+            audit = AuditLog(log, installation=installation, known=known, now=clock.now(), settings=settings.audit_log)
             undo.callback(audit.close)
             store = Store(path, audit=audit, clock=clock)
             undo.push_async_callback(store.close)
@@ -209,13 +216,24 @@ class Minter:
             custody = Custody(settings, sources=sources, clock=clock)
             read = await reload.read(settings, custody, store)
             await custody.adopt(store, read.staged)
-            minter = cls(settings, clock=clock, store=store, audit=audit, found=Found(custody, read))
+            checkpoints = Checkpoints(
+                settings.audit_log,
+                log=log,
+                installation=installation,
+                clock=clock,
+                signer=custody.checkpoint_signer,
+                previous=custody.checkpoint_signer_before,
+            )
+            audit.listen(checkpoints)
+            found = Found(custody, read, checkpoints)
+            minter = cls(settings, clock=clock, store=store, audit=audit, found=found)
             recovered = await recover(store, minter.book, now=clock.now())
-            _log.info("recovered", **dataclasses.asdict(recovered))
             await minter.quarantine.look()
             if minter.quarantine.since is None:
                 lost = of_another_time(minter.book, clock, highest_wall=store.highest_wall)
                 await minter.endings.close(lost, "clock-set-back")
+                await minter.endings.close(recovered.valueless, "value-lost")
+                await minter.end_made_with_any(read.staged.overwritten)
                 await minter.reloader.end_what_may_not_go_on()
             await minter.expiry.tick()
             minter.expiry.start()
@@ -258,6 +276,11 @@ class Minter:
     async def _end_all(self, reason: str) -> None:
         await self.service.end(lambda _live: True, reason)
 
+    async def end_made_with_any(self, aliases: Sequence[str]) -> None:
+        """End the leases of keys whose values were changed in place, while the minter did not run."""
+        if aliases:
+            await self.service.end(lambda live: any(map(live.row.made_with, aliases)), "key-changed")
+
     async def _end_made_with(self, alias: str, version: int, reason: str) -> None:
         await self.service.end(lambda live: live.row.made_with(alias, version), reason)
 
@@ -276,11 +299,14 @@ class Minter:
                 sweep_lag_s=self.expiry.lag_s(),
                 audit_sequence=self.audit.head()[0],
                 audit_owed=self.store.owed,
+                audit_checkpoint_age_s=self.checkpoints.age_s(),
+                audit_places_behind=len(self.audit.problems()),
                 checks={name: not reason for name, reason in self.readiness.report().items()},
             )
         )
 
     async def _sweep(self) -> float | None:
+        await self.audit_calls.tick()
         if self.quarantine.since is not None:
             return None
         next_at = await self.endings.sweep()

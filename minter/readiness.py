@@ -10,10 +10,19 @@ class Readiness:
 
     def __init__(self) -> None:
         self._checks: dict[str, Callable[[], str]] = {}
+        self._notes: dict[str, Callable[[], str]] = {}
 
     def add(self, name: str, check: Callable[[], str]) -> None:
         """Add a check."""
         self._checks[name] = check
+
+    def note(self, name: str, check: Callable[[], str]) -> None:
+        """Add something that is to be mended and that the minter works without."""
+        self._notes[name] = check
+
+    def notes(self) -> Mapping[str, str]:
+        """Return each of those with its reason; empty is well."""
+        return {name: check() for name, check in self._notes.items()}
 
     def report(self) -> Mapping[str, str]:
         """Return each check's reason; empty is met."""

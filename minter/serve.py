@@ -79,6 +79,9 @@ async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[
         except ProblemError as error:
             _log.warning("reload-refused", code=error.code)
 
+    async def on_usr1() -> None:
+        await minter.audit_calls.go_on_anew()
+
     def on_drain() -> None:
         _log.info("draining")
         minter.hub.close()
@@ -88,6 +91,7 @@ async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[
             listening.groups(minter),
             on_ready=on_ready,
             on_hup=on_hup,
+            on_usr1=on_usr1,
             on_drain=on_drain,
             drain_s=float(settings.drain),
         )

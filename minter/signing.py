@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from joserfc import jws
 from joserfc.errors import JoseError, SecurityWarning, UnsupportedAlgorithmError
@@ -73,6 +74,23 @@ class SigningKey:
         """Return a signed access token (RFC 9068) over claims in JSON."""
         token = jws.serialize_compact(dict(self._header), claims, self._key, registry=_REGISTRIES[self.algorithm])
         return Secret(token)
+
+    def sign_raw(self, data: bytes) -> bytes:
+        """Return an Ed25519 signature over bytes, which say themselves what they are for: a prefix of their own.
+
+        Errors: :class:`SigningError` for a key of another algorithm.
+        """
+        return self._ed25519().sign(data)
+
+    def public_raw(self) -> bytes:
+        """Return the Ed25519 public key, 32 bytes. Errors: :class:`SigningError` for a key of another algorithm."""
+        return self._ed25519().public_key().public_bytes_raw()
+
+    def _ed25519(self) -> Ed25519PrivateKey:
+        private = getattr(self._key, "private_key", None)
+        if not isinstance(private, Ed25519PrivateKey):
+            raise SigningError("is no Ed25519 key")
+        return private
 
     def verify(self, token: str) -> dict[str, Any]:
         """Return the claims of a token that this key signed; see :func:`verify`."""

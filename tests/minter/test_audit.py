@@ -86,7 +86,7 @@ def test_the_file_is_appended_to_and_only_its_owner_can_open_it(path):
     assert path.stat().st_mode & 0o777 == 0o600
     import fcntl
 
-    assert fcntl.fcntl(log._fd, fcntl.F_GETFL) & os.O_APPEND
+    assert fcntl.fcntl(log._file.fd, fcntl.F_GETFL) & os.O_APPEND
 
 
 @pytest.mark.parametrize(
@@ -419,7 +419,7 @@ def test_records_are_read_from_any_number_on(path):
         (b"\xff\n", "not JSON"),
         (b"\n", "not JSON"),
         (b"x" * (audit_verify.MAX_LINE + 1) + b"\n", "too long"),
-        (b'{"at":"2030-01-01T00:00:00.000Z","code":"key.pinned","prev":"p","seq":1}\n', "not audit.opened"),
+        (b'{"at":"2030-01-01T00:00:00.000Z","code":"key.pinned","prev":"p","seq":1}\n', "neither audit.opened"),
         (b'{"at":"2030', "unfinished"),
     ],
 )

@@ -1,0 +1,114 @@
+"""Operators' and auditors' calls about the audit log: read it, sign a checkpoint now, go on in a new file."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from config.asgi import json_response
+from config.clock import parse_rfc3339
+from config.problems import ProblemError
+from minter import audit_search
+from minter.audit import AuditLog
+from minter.audit_checkpoints import Checkpoints, NoCheckpointError
+from minter.audit_events import EVENTS, Event
+from minter.audit_search import FIELDS, Query
+from minter.store import Store
+
+#: No answer lists more lines of the log.
+MAX_EVENTS: Final = 1_000
+_CHECKPOINT_S: Final = 10.0
+#: Read by ``minter/audit_state.py``.
+_KEEP: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES ('audit_checkpoint', ?)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditCalls:
+    """Answers the calls about the log at ``path``."""
+
+    path: Path
+    log: AuditLog
+    checkpoints: Checkpoints
+    store: Store
+    _kept: list[int] = field(default_factory=list)
+
+    async def read(self, request: Request, _uid: int) -> Response:
+        """Return lines behind a number, all or those that fit; ``last``: the last so many.
+
+        ``more_after`` says where to go on: a page looks at a bounded number of lines.
+        """
+        given = _parameters(request, {"after", "limit", "last", "key", "uid", "since", "until", *FIELDS})
+        query = Query(
+            wanted=tuple((name, given[name]) for name in FIELDS if name in given),
+            key=given.get("key"),
+            uid=_number(given["uid"]) if "uid" in given else None,
+            since=_instant(given.get("since")),
+            until=_instant(given.get("until")),
+        )
+        if given.get("code", "audit.opened") not in EVENTS:
+            raise ProblemError("parameter-unknown", "there is no event with that code: see minter audit events")
+        limit = min(_number(given.get("limit", str(MAX_EVENTS))), MAX_EVENTS)
+        after = _number(given.get("after", "0"))
+        if "last" in given:
+            after = await asyncio.to_thread(audit_search.before_the_last, self.path, _number(given["last"]))
+        page = await asyncio.to_thread(audit_search.search, self.path, query, after=after, limit=limit)
+        return json_response({"events": page.events, "more_after": page.more_after})
+
+    async def checkpoint(self, request: Request, _uid: int) -> Response:
+        """Sign a checkpoint of the last line now and return it, for a place of the reader's own."""
+        _parameters(request, set())
+        try:
+            made = await asyncio.wait_for(asyncio.wrap_future(self.checkpoints.make()), _CHECKPOINT_S)
+        except (NoCheckpointError, TimeoutError) as error:
+            raise ProblemError("checkpoint-unavailable", str(error) or "it takes too long") from None
+        return json_response({"checkpoint": made.line.decode("ascii"), "seq": made.seq, "hash": made.hash})
+
+    async def rotate(self, request: Request, uid: int) -> Response:
+        """Go on in a new file."""
+        _parameters(request, set())
+        await self.go_on_anew(uid)
+        return json_response({"rotated": True})
+
+    async def go_on_anew(self, uid: int | None = None) -> None:
+        """Go on in a new file; the line that says who asked is in it. Errors: ``ProblemError``."""
+        self.log.rotate()
+        fields = {} if uid is None else {"uid": uid}
+        await self.store.write(lambda _connection: (None, [Event("audit.rotation-asked", fields)]))
+
+    async def tick(self) -> None:
+        """Have a checkpoint signed when one is due, and keep the last one in the state as well."""
+        self.checkpoints.tick()
+        last = self.checkpoints.last
+        if last is None or self._kept == [last.seq]:
+            return
+        await self.store.write(lambda found: (found.exec_driver_sql(_KEEP, (last.line.decode("ascii"),)), ()))
+        self._kept[:] = [last.seq]
+
+
+def _parameters(request: Request, allowed: set[str]) -> dict[str, Any]:
+    names = [name for name, _ in request.query_params.multi_items()]
+    if len(set(names)) != len(names) or not set(names) <= allowed:
+        raise ProblemError(
+            "parameter-unknown", f"query parameters of this call, each at most once: {', '.join(sorted(allowed))}"
+        )
+    return dict(request.query_params)
+
+
+def _number(text: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 15:  # noqa: PLR2004 - more lines than any log has
+        raise ProblemError("parameter-unknown", "expected a whole number")
+    return int(text)
+
+
+def _instant(text: str | None) -> float | None:
+    if text is None:
+        return None
+    try:
+        return parse_rfc3339(text)
+    except ValueError:
+        raise ProblemError("parameter-unknown", "since and until are RFC 3339 instants with zone") from None
