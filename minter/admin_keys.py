@@ -36,6 +36,7 @@ class RotateRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     dry_run: bool = False
     overlap_s: float | None = None
     force: bool = False
+    compromised: bool = False
 
     def __repr__(self) -> str:
         return f"RotateRequest(step={self.step!r}, value=<secret>)"
@@ -92,6 +93,7 @@ class KeyCalls:
             dry_run=wanted.dry_run,
             overlap_s=wanted.overlap_s,
             force=wanted.force,
+            compromised=wanted.compromised,
             uid=uid,
         )
         return json_response(plan)

@@ -20,7 +20,7 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol, TypeVar, get_args
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
@@ -39,7 +39,7 @@ from minter.key_loading import Staged, Staging, setting_faults
 from minter.key_rows import KeyRow, VersionRow
 from minter.key_users import Uses
 from minter.places import Places
-from minter.signing import Algorithm, SigningError, SigningKey
+from minter.signing import SigningError, SigningKey
 from minter.sources import Sources
 from minter.store import Connection, Work
 
@@ -188,14 +188,14 @@ class Custody:
             for alias, held in self._held.items():
                 if alias != AUDIT_SIGNER and held.signer is not None and held.signer.kid == kid:
                     return held.signer.verify(token)
-            for signer in self._retiring.values():
-                if signer.kid == kid:
+            for (alias, _), signer in self._retiring.items():
+                if alias != AUDIT_SIGNER and signer.kid == kid:
                     return signer.verify(token)
             for row in self._versions.values():
                 if self._is_public(row) and row.public_jwk is not None:
                     jwk = msgspec.json.decode(row.public_jwk)
                     if jwk["kid"] == kid:
-                        return signing.verify(token, jwk, _algorithm(row))
+                        return signing.verify(token, jwk, signing.algorithm(row.algorithm))
         except SigningError:
             return None
         return None
@@ -337,7 +337,7 @@ class Custody:
     def hold(self, alias: str, held: Held, *, rotated_at: float) -> None:
         """Put another active version in force: a rotation's last word, after its transaction."""
         before = self._held.get(alias)
-        if before is not None and before.signer is not None and before.signer.algorithm == "HS256":
+        if before is not None and before.signer is not None:
             known = self._versions.get((alias, before.version))
             if known is not None and known.phase != "destroyed":
                 self._retiring[alias, before.version] = before.signer
@@ -378,10 +378,3 @@ class Custody:
 
 def _active(rows: Iterable[VersionRow]) -> dict[str, int]:
     return {row.alias: row.version for row in rows if row.phase == "active"}
-
-
-def _algorithm(row: VersionRow) -> Algorithm:
-    for algorithm in get_args(Algorithm):
-        if row.algorithm == algorithm:
-            return algorithm  # type: ignore[no-any-return]
-    raise SigningError("the key's algorithm is unknown")

@@ -109,10 +109,10 @@ class Reader:
         return Held(version, value, signer.fingerprint, signer)
 
     def read_retiring(self, row: VersionRow) -> SigningKey | None:
-        """Read a shared secret (HS256) that is retiring; None when its source no longer has it: that stops no start."""
+        """Read a version that is retiring and is held; None when its source no longer has it: that stops no start."""
         try:
             value = self.sources.read(row.source_ref)
-            signer = signing.load(value, "HS256", keyed_fingerprint=self.fingerprint(value))
+            signer = signing.load(value, signing.algorithm(row.algorithm), keyed_fingerprint=self.fingerprint(value))
         except (SourceError, SigningError):
             _log.warning("retiring-key-unavailable", alias=row.alias, version=row.version)
             return None

@@ -13,6 +13,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
+from config.settings import AUDIT_SIGNER
 from minter.store import Connection
 
 Phase = Literal["prepared", "active", "retiring", "destroyed"]
@@ -42,8 +43,17 @@ class VersionRow:
 
     @property
     def verifies_unpublished(self) -> bool:
-        """Say whether its secret must be held while it retires: nothing that is published verifies what it signed."""
-        return self.phase == "retiring" and self.algorithm == "HS256"
+        """Say whether it must be held while it retires.
+
+        Nothing that is published verifies what a shared secret signed; the audit log's signer vouches for the next.
+        """
+        held = self.algorithm == "HS256" or self.alias == AUDIT_SIGNER
+        return held and self.phase == "retiring" and not self.is_going
+
+    @property
+    def is_going(self) -> bool:
+        """Say whether it retires and is no longer good for anything: it is to be destroyed, and is not yet."""
+        return self.phase == "retiring" and self.problem != ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

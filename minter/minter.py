@@ -36,6 +36,7 @@ from minter.custody import Custody
 from minter.custody_report import ChainHead, CustodyReport
 from minter.denials import Denials, Operators, Recorder
 from minter.expiry import Expiry
+from minter.issuer_roots import IssuerRoots
 from minter.key_ending import KeyEnding
 from minter.key_making import KeyMaking
 from minter.lease_endpoint import LeaseEndpoint
@@ -130,7 +131,16 @@ class Minter:
             hub=self.hub,
         )
         self.sealing = SealingRotation(self.custody.data_keys, store, clock=clock, end_all=self._end_all)
-        self.rotation = Rotation(self.custody, store, clock=clock, end_leases=self._end_made_with)
+        self.rotation = Rotation(
+            self.custody,
+            store,
+            clock=clock,
+            end_leases=self._end_made_with,
+            roots=IssuerRoots(
+                self.custody, kinds=lambda: list(self.admission.policy.kinds.values()), installation=audit.installation
+            ),
+            sealing=self.sealing,
+        )
         self._rotating: asyncio.Task[None] | None = None
         self._undo = AsyncExitStack()
         self.readiness = Readiness()

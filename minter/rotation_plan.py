@@ -9,6 +9,8 @@ from typing import Any, Final, Literal
 from config.clock import rfc3339
 from minter.key_rows import User, VersionRow
 
+#: Who makes the new value: the minter, the issuer at the minter's request, or the operator who gives it.
+ValueFrom = Literal["minter", "issuer", "operator"]
 State = Literal["idle", "preparing", "prepared", "published", "retiring"]
 
 #: Verifiers whose clock is behind ours still accept a token so long after its end.
@@ -58,18 +60,34 @@ def describe(
     overlap_s: float,
     now: float,
     dry_run: bool,
+    value_from: ValueFrom,
+    at_once: bool = False,
 ) -> dict[str, Any]:
-    """Return a rotation's plan and state as the admin API answers it. ``users`` have what the old version made."""
-    steps = _signing_steps(versions, cache_s, now) if use == "signing" else _static_steps(versions, overlap_s, now)
+    """Return a rotation's plan and state as the admin API answers it. ``users`` have what the old version made.
+
+    ``at_once``: nothing is waited for, and the old version is not kept.
+    """
+    if use == "signing":
+        steps = _signing_steps(versions, 0.0 if at_once else cache_s, now, at_once=at_once)
+    elif use == "checkpoints":
+        steps = _signer_steps(versions, now)
+    else:
+        steps = _static_steps(versions, overlap_s, now, by_issuer=value_from == "issuer")
     coming = next((step for step in steps if not step["done"]), None) if versions.state != "idle" or dry_run else None
     return {
         "alias": alias,
         "use": use,
+        "value_from": value_from,
         "dry_run": dry_run,
         "state": versions.state,
         "active_version": versions.active.version if versions.active else None,
         "new_version": versions.prepared.version if versions.prepared else None,
         "old_versions": [row.version for row in versions.retiring],
+        "problems": {
+            str(row.version): row.problem
+            for row in (*versions.retiring, *([versions.prepared] if versions.prepared else []))
+            if row.problem
+        },
         "steps": steps,
         "next_step": coming["step"] if coming else None,
         "next_at": coming["at"] if coming else None,
@@ -82,7 +100,7 @@ def describe(
     }
 
 
-def _signing_steps(versions: Versions, cache_s: float, now: float) -> list[dict[str, Any]]:
+def _signing_steps(versions: Versions, cache_s: float, now: float, *, at_once: bool) -> list[dict[str, Any]]:
     new, old = versions.prepared, versions.retiring
     activated = bool(old) and new is None
     published_at = new.published_at if new and new.published_at else now
@@ -98,23 +116,43 @@ def _signing_steps(versions: Versions, cache_s: float, now: float) -> list[dict[
         _step("activate", ready_at, "sign with it; the old key goes on verifying", done=activated),
         _step(
             "retire",
-            old[0].retire_at if activated else None,
-            "when the last token of the old key has ended, delete the old key from its source",
+            old[0].retire_at if activated else (now if at_once else None),
+            "end what it signed and delete the old key from its source"
+            if at_once
+            else "when the last token of the old key has ended, delete the old key from its source",
             done=False,
         ),
     ]
 
 
-def _static_steps(versions: Versions, overlap_s: float, now: float) -> list[dict[str, Any]]:
+def _signer_steps(versions: Versions, now: float) -> list[dict[str, Any]]:
     new, old = versions.prepared, versions.retiring
     activated = bool(old) and new is None
     return [
+        _step("prepare", now, "make a new key, keep it in its source and read it back", done=bool(new) or activated),
+        _step("activate", now, "sign checkpoints with it; the log names it", done=activated),
+        _step("retire", now, "delete the old key from its source: its public half stays in the log", done=False),
+    ]
+
+
+def _static_steps(versions: Versions, overlap_s: float, now: float, *, by_issuer: bool) -> list[dict[str, Any]]:
+    new, old = versions.prepared, versions.retiring
+    activated = bool(old) and new is None
+    of_issuer = [
+        _step("create", now, "have the issuer make a new one", done=bool(new and new.fingerprint) or activated)
+    ]
+    prove = [_step("prove", now, "prove with a harmless call that the issuer takes it", done=activated)]
+    return [
+        *(of_issuer if by_issuer else []),
         _step("prepare", now, "keep the new value in its source and read it back", done=bool(new) or activated),
+        *(prove if by_issuer else []),
         _step("activate", now, "lend the new value; what was lent of the old one goes on", done=activated),
         _step(
             "retire",
             old[0].retire_at if activated else now + overlap_s,
-            "end what was lent of the old value and delete it from its source (at once with --finish)",
+            "end what was lent of the old value, delete it at the issuer and from its source (at once with --finish)"
+            if by_issuer
+            else "end what was lent of the old value and delete it from its source (at once with --finish)",
             done=False,
         ),
     ]

@@ -14,7 +14,7 @@ import secrets
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
@@ -142,6 +142,14 @@ def verify(token: str, jwk: Mapping[str, Any], algorithm: Algorithm) -> dict[str
     Errors: :class:`SigningError`.
     """
     return _verify(token, _TYPES[algorithm].import_key(dict(jwk)), algorithm)
+
+
+def algorithm(name: str) -> Algorithm:
+    """Return an algorithm by its name. Errors: :class:`SigningError`."""
+    for known in get_args(Algorithm):
+        if name == known:
+            return known  # type: ignore[no-any-return]
+    raise SigningError("the key's algorithm is unknown")
 
 
 def kid_of(token: str) -> str | None:

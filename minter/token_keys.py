@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal
 
-from config.clock import parse_rfc3339
+from config.clock import parse_rfc3339, rfc3339
 from config.tokenfiles import TokenFile
 
 Which = Literal["callers", "brokers"]
@@ -22,14 +22,14 @@ def listed(file: TokenFile, which: Which, *, path: Path, now: float) -> list[dic
     for principal in file.callers if which == "callers" else file.brokers:
         ends = [None if entry.not_after is None else parse_rfc3339(entry.not_after) for entry in principal.tokens]
         live = [end for end in ends if end is None or end > now]
-        overlaps = [entry.not_after for entry, end in zip(principal.tokens, ends, strict=True) if end and end > now]
+        overlap_at = max((end for end in live if end is not None), default=None)
         found.append(
             {
                 "alias": f"{which.removesuffix('s')}:{principal.id}",
                 "use": "token",
                 "source_ref": f"{path} (digest only)",
                 "tokens": len(live),
-                "overlap_ends_at": max(overlaps, key=parse_rfc3339, default=None),
+                "overlap_ends_at": None if overlap_at is None else rfc3339(overlap_at),
                 "profiles": principal.profiles,
             }
         )

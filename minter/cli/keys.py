@@ -60,7 +60,7 @@ def create(
     issued by somebody else: minter keys import.
     """
     words = {"owner": owner, "purpose": purpose, "second_copy": second_copy}
-    said = {"use": "signing", "algorithm": algorithm, "source": source or f"sealed:{alias}", **words}
+    said: dict[str, Any] = {"use": "signing", "algorithm": algorithm, "source": source or f"sealed:{alias}", **words}
     said |= {"origins": origin or [], "rotate_every": _period(rotate_every)}
     answer = _client(config).post(f"/v1/keys/{commands.in_path(alias)}/create", {"settings": said})
     _show_new(answer, json=json)
@@ -102,7 +102,7 @@ def import_(
     if in_place and source is None:
         raise CommandError(ExitCode.USAGE, "--in-place needs --source REF")
     words = {"owner": owner, "purpose": purpose, "second_copy": second_copy}
-    said = {"use": use, "algorithm": algorithm, "source": source or f"sealed:{alias}", **words}
+    said: dict[str, Any] = {"use": use, "algorithm": algorithm, "source": source or f"sealed:{alias}", **words}
     said |= {"origins": origin or [], "rotate_every": _period(rotate_every)}
     value = None if in_place else _value(alias, from_file, from_, config)
     client = _client(config)

@@ -155,6 +155,10 @@ class RotatesRoot(Protocol):
         """Return the alias of the custody key that the issuer can renew."""
         ...
 
+    def root_origin(self) -> str:
+        """Return the origin of the issuer that these calls go to: the key's pins must allow it."""
+        ...
+
     async def create_root(self, current: Secret, name: str) -> Secret:
         """Make a new one at the issuer, by right of ``current``, with the same powers and under ``name``."""
         ...

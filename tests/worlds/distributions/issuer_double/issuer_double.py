@@ -91,6 +91,9 @@ class IssuerDouble:
     def root_alias(self) -> str:
         return self._alias
 
+    def root_origin(self) -> str:
+        return self._issuer
+
     async def create_root(self, current: Secret, name: str) -> Secret:
         return Secret(json.loads(await self._body("POST", "/roots", current, {"name": name}))["value"])
 
