@@ -213,14 +213,19 @@ def next_ends(connection: Connection, *, boot_id: str) -> tuple[float | None, fl
     return min((value for value in wall if value is not None), default=None), boot
 
 
-def unsettled(connection: Connection, *, after: str, limit: int) -> list[tuple[Any, ...]]:
-    """Return raw rows that a start has to look at, by id; raw, because one that is damaged must not stop it."""
-    return [
-        tuple(row)
-        for row in connection.exec_driver_sql(
-            _SELECT + "leases WHERE state IN ('intent', 'active') AND id > ? ORDER BY id LIMIT ?", (after, limit)
-        )
-    ]
+def unsettled(connection: Connection) -> list[int]:
+    """Return the places in the table of all rows that a start has to look at."""
+    found = connection.exec_driver_sql("SELECT rowid FROM leases WHERE state IN ('intent', 'active')")
+    return [place for (place,) in found]
+
+
+def at(connection: Connection, places: Sequence[int]) -> list[tuple[int, bool, tuple[Any, ...]]]:
+    """Return rows by their places: the place, whether there is a value, and the row, raw: it may be damaged."""
+    wanted = ",".join(map(str, places))
+    found = connection.exec_driver_sql(
+        f"SELECT rowid, sealed IS NOT NULL, {_COLUMNS} FROM leases WHERE rowid IN ({wanted})"  # noqa: S608 - numbers
+    )
+    return [(row[0], bool(row[1]), tuple(row[2:])) for row in found]
 
 
 def parse(raw: Sequence[Any]) -> LeaseRow:
@@ -235,12 +240,12 @@ def parse(raw: Sequence[Any]) -> LeaseRow:
     return row
 
 
-def quarantine(connection: Connection, id_: Any, *, now: float) -> None:
+def quarantine(connection: Connection, place: int, *, now: float) -> None:
     """Set a damaged row aside where it is seen and counted, and nothing tries to work with it."""
     connection.exec_driver_sql(
         "UPDATE leases SET state = 'irrevocable', end_reason = 'row-damaged', next_attempt_at = NULL, ended_at = ?, "
-        "data_key = NULL, sealed = NULL WHERE id IS ?",
-        (now, id_),
+        "data_key = NULL, sealed = NULL WHERE rowid = ?",
+        (now, place),
     )
 
 

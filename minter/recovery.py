@@ -6,8 +6,10 @@ Nothing here can stop a start: a row that cannot be read is set aside, where it 
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
-from typing import Any, Final
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
 
 import structlog
 
@@ -26,24 +28,30 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Recovered:
-    """How many leases were found: live, made suspects, and set aside."""
+    """What was found: how many leases are live, were made suspects and set aside, and those live without a value."""
 
     live: int = 0
     suspects: int = 0
     damaged: int = 0
+    valueless: list[Live] = field(default_factory=list)
 
 
 async def recover(store: Store, book: Book, *, now: float) -> Recovered:
     """Fill the book from the table; what was being made when the minter stopped becomes ``orphan_suspect``."""
     found = Recovered()
-    after = ""
-    while True:
-        rows, last = await store.write(lambda connection, after=after: _page(connection, after, now, found))  # type: ignore[misc]
-        for row in rows:
-            book.add(Live(row))
-        if last is None:
-            return found
-        after = last
+    places = await store.read(lease_rows.unsettled)
+    for start in range(0, len(places), _PAGE):
+        work = functools.partial(_page, places[start : start + _PAGE], now, found)
+        for live in await store.write(work):
+            book.add(live)
+    _log.info(
+        "recovered",
+        live=found.live,
+        suspects=found.suspects,
+        damaged=found.damaged,
+        valueless=len(found.valueless),
+    )
+    return found
 
 
 def of_another_time(book: Book, clock: Clock, *, highest_wall: float) -> list[Live]:
@@ -53,41 +61,35 @@ def of_another_time(book: Book, clock: Clock, *, highest_wall: float) -> list[Li
     among them.
     """
     now, boot_id = clock.now(), clock.boot_id()
-    return [
-        live
-        for live in book
-        if live.row.boot_id != boot_id
-        and live.row.created_at > now
-        and live.remaining(clock, highest_wall=highest_wall) > 0
-    ]
+
+    def is_one(live: Live) -> bool:
+        row = live.row
+        return row.boot_id != boot_id and row.created_at > now and live.remaining(clock, highest_wall=highest_wall) > 0
+
+    return [live for live in book if is_one(live)]
 
 
 def _page(
-    connection: Connection, after: str, now: float, found: Recovered
-) -> tuple[tuple[list[LeaseRow], str | None], list[Event]]:
-    live: list[LeaseRow] = []
+    places: Sequence[int], now: float, found: Recovered, connection: Connection
+) -> tuple[list[Live], list[Event]]:
+    live: list[Live] = []
     suspects: list[LeaseRow] = []
-    raws = lease_rows.unsettled(connection, after=after, limit=_PAGE)
-    for raw in raws:
+    for place, has_value, raw in lease_rows.at(connection, places):
         try:
             row = lease_rows.parse(raw)
         except (ValueError, TypeError):
             found.damaged += 1
             _log.error("lease-row-damaged")
-            lease_rows.quarantine(connection, raw[0], now=now)
+            lease_rows.quarantine(connection, place, now=now)
             continue
         if row.state == "intent":
             suspects.append(dataclasses.replace(row, state="orphan_suspect", end_reason="restart"))
-        else:
-            live.append(row)
+            continue
+        live.append(Live(row))
+        if not has_value:
+            # An older program kept values in memory alone.
+            found.valueless.append(live[-1])
     lease_rows.update(connection, suspects)
     found.live += len(live)
     found.suspects += len(suspects)
-    events = [Event("lease.orphaned", {**facts(row), "reason": "restart"}) for row in suspects]
-    return (live, _last_id(raws)), events
-
-
-def _last_id(raws: list[tuple[Any, ...]]) -> str | None:
-    """Return where the next page begins; None after the last one."""
-    ids = [raw[0] for raw in raws if isinstance(raw[0], str)]
-    return ids[-1] if len(raws) == _PAGE and ids else None
+    return live, [Event("lease.orphaned", {**facts(row), "reason": "restart"}) for row in suspects]
