@@ -72,7 +72,7 @@ class Quarantine:
     def check(self) -> None:
         """Refuse what a state in quarantine may not do. Errors: ``quarantined``."""
         if self.since is not None:
-            raise ProblemError("quarantined", retry_after=60)
+            raise ProblemError("quarantined", retry_after=5)
 
     def reason(self) -> str:
         """Return why the minter is not ready, for readiness; empty without a quarantine."""

@@ -17,8 +17,16 @@ def state_path(state: str) -> Path:
     return Path(path)
 
 
-def lock_state(path: Path) -> int:
-    """Make the state's directory when it is missing, and hold the lock beside the state; return its descriptor."""
+def mark(path: Path) -> Path:
+    """Return the file that stands beside a state while it is being restored."""
+    return path.with_name(f"{path.name}.restoring")
+
+
+def lock_state(path: Path, *, restoring: bool = False) -> int:
+    """Make the state's directory when it is missing, and hold the lock beside the state; return its descriptor.
+
+    Errors: ``ConfigurationError``, also for a state whose restore was cut off, unless it is ``restoring``.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if path.parent.stat().st_mode & 0o022:
         raise ConfigurationError([Fault("state", "its directory may be written by others", "chmod 0700")])
@@ -29,6 +37,10 @@ def lock_state(path: Path) -> int:
         holder = os.read(lock, 20).decode("ascii", "replace").strip() or "unknown"
         os.close(lock)
         raise ConfigurationError([Fault("state", f"in use by process {holder}", "one minter per state")]) from None
+    if mark(path).exists() and not restoring:
+        os.close(lock)
+        hint = "make it again: minter restore SOURCE"
+        raise ConfigurationError([Fault("state", "a restore of it was cut off before its end", hint)])
     os.truncate(lock, 0)
     os.pwrite(lock, str(os.getpid()).encode(), 0)
     return lock

@@ -16,6 +16,8 @@ _COMMANDS = {
     "audit": ("minter.cli.audit", "Verify, read and export the audit log."),
     "custody": ("minter.cli.custody", "Report where every key is, how old it is and who used it."),
     "kinds": ("minter.cli.kinds", "List and explain the token kinds."),
+    "backup": ("minter.cli.backup", "Write a backup of the state, the audit log and the configuration."),
+    "restore": ("minter.cli.restore", "Put a backup back, and confirm it."),
     "doctor": ("minter.cli.doctor", "Look for what is wrong with this installation."),
     "reload": ("minter.cli.reload", "Let the running minter read grants, brokers and keys again."),
 }
