@@ -86,17 +86,18 @@ class Book:
         while some := list(islice(leases, SLICE)):
             yield some
 
-    def add(self, live: Live) -> None:
-        """Note a lease that was committed as the current one of its key."""
-        row = live.row
+    def add(self, row: LeaseRow) -> Live:
+        """Note a lease that was committed as the current one of its key, and return it."""
         before = self.current(_key(row))
         if before is not None:
             self._replaced.add(before.id)
+        live = Live(row)
         self._by_id[row.id] = live.packed
         others = self._by_run.get(row.run_id)
         self._by_run[row.run_id] = row.id if others is None else f"{others} {row.id}"
         self._count[row.broker, row.profile] += 1
         self._kinds[row.kind] += 1
+        return live
 
     def current(self, key: Key) -> Live | None:
         """Return the current lease of (broker, run, profile)."""

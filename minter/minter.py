@@ -18,7 +18,7 @@ from config.contract import RevokedLease
 from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
 from config.settings import MinterSettings
-from minter import lease_rows, reload, state_copies
+from minter import key_age, lease_rows, reload, state_copies
 from minter.admin import AdminApi
 from minter.admin_audit import AuditCalls
 from minter.admin_keys import KeyCalls
@@ -46,7 +46,7 @@ from minter.metrics import Metrics, Snapshot
 from minter.public import PublicApi
 from minter.quarantine import Quarantine
 from minter.readiness import Readiness
-from minter.recovery import of_another_time, recover
+from minter.recovery import recover
 from minter.reload import KindsOf, Reloader
 from minter.revocation import Endings
 from minter.rotation import Rotation
@@ -161,6 +161,7 @@ class Minter:
             hub=self.hub,
             readiness=self.readiness,
         )
+        self.custody_report = self._custody_report()
         own = os.geteuid()
         operators = {0, own} if settings.operator_uids is None else settings.operator_uids
         self.admin_app = AdminApi(
@@ -169,7 +170,7 @@ class Minter:
             store=store,
             keys=self._key_calls(),
             state=StateCalls(settings=settings, store=store, quarantine=self.quarantine, clock=clock),
-            reports=ReportCalls(report=self._custody_report(), clock=clock),
+            reports=ReportCalls(report=self.custody_report, clock=clock),
             reloader=self.reloader,
             readiness=self.readiness,
             metrics=self.exposition,
@@ -237,11 +238,10 @@ class Minter:
             audit.listen(checkpoints)
             found = Found(custody, read, checkpoints)
             minter = cls(settings, clock=clock, store=store, audit=audit, found=found)
-            recovered = await recover(store, minter.book, now=clock.now())
+            recovered = await recover(store, minter.book, clock=clock)
             await minter.quarantine.look()
             if minter.quarantine.since is None:
-                lost = of_another_time(minter.book, clock, highest_wall=store.highest_wall)
-                await minter.endings.close(lost, "clock-set-back")
+                await minter.endings.close(recovered.misdated, "clock-set-back")
                 await minter.endings.close(recovered.valueless, "value-lost")
                 await minter.end_made_with_any(read.staged.overwritten)
                 await minter.reloader.end_what_may_not_go_on()
@@ -302,6 +302,8 @@ class Minter:
     async def exposition(self) -> bytes:
         """Return the metrics in Prometheus's text format."""
         counts = await self.store.read(lease_rows.counts)
+        now, said = self.clock.now(), self.custody.settings_of
+        keys = await self.store.read(lambda found: key_age.ages(found, said, now=now))
         counts |= {("active", kind): count for kind, count in self.book.by_kind().items()}
         return self.metrics.text(
             Snapshot(
@@ -312,6 +314,7 @@ class Minter:
                 audit_checkpoint_age_s=self.checkpoints.age_s(),
                 audit_places_behind=len(self.audit.problems()),
                 checks={name: not reason for name, reason in self.readiness.report().items()},
+                keys=keys,
             )
         )
 

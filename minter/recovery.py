@@ -28,51 +28,54 @@ _log = structlog.get_logger()
 
 @dataclass(slots=True)
 class Recovered:
-    """What was found: how many leases are live, were made suspects and set aside, and those live without a value."""
+    """What was found: how many leases are live, were made suspects and set aside.
+
+    Of the live ones, ``valueless`` have no sealed value: an older program kept values in memory alone. ``misdated``
+    are of an earlier boot and begin later than now: the clock was wrong that their ends go by, their boot's own clock
+    is gone, and nothing says how long they have left. Those that are known to have ended are not among them.
+    """
 
     live: int = 0
     suspects: int = 0
     damaged: int = 0
     valueless: list[Live] = field(default_factory=list)
+    misdated: list[Live] = field(default_factory=list)
 
 
-async def recover(store: Store, book: Book, *, now: float) -> Recovered:
+async def recover(store: Store, book: Book, *, clock: Clock) -> Recovered:
     """Fill the book from the table; what was being made when the minter stopped becomes ``orphan_suspect``."""
     found = Recovered()
     places = await store.read(lease_rows.unsettled)
     for start in range(0, len(places), _PAGE):
-        work = functools.partial(_page, places[start : start + _PAGE], now, found)
-        for live in await store.write(work):
-            book.add(live)
+        work = functools.partial(_page, places[start : start + _PAGE], clock.now(), found)
+        for row, has_value in await store.write(work):
+            live = book.add(row)
+            if not has_value:
+                found.valueless.append(live)
+            if _is_misdated(row, live, clock, highest_wall=store.highest_wall):
+                found.misdated.append(live)
+    found.live = len(book)
     _log.info(
         "recovered",
         live=found.live,
         suspects=found.suspects,
         damaged=found.damaged,
         valueless=len(found.valueless),
+        misdated=len(found.misdated),
     )
     return found
 
 
-def of_another_time(book: Book, clock: Clock, *, highest_wall: float) -> list[Live]:
-    """Return the live leases of an earlier boot that begin later than now: the clock was wrong that their ends go by.
-
-    Their boot's own clock is gone, so nothing says how long they have left. Those that are known to have ended are not
-    among them.
-    """
-    now, boot_id = clock.now(), clock.boot_id()
-
-    def is_one(live: Live) -> bool:
-        row = live.row
-        return row.boot_id != boot_id and row.created_at > now and live.remaining(clock, highest_wall=highest_wall) > 0
-
-    return [live for live in book if is_one(live)]
+def _is_misdated(row: LeaseRow, live: Live, clock: Clock, *, highest_wall: float) -> bool:
+    of_another_boot = row.boot_id != clock.boot_id() and row.created_at > clock.now()
+    return of_another_boot and live.remaining(clock, highest_wall=highest_wall) > 0
 
 
 def _page(
     places: Sequence[int], now: float, found: Recovered, connection: Connection
-) -> tuple[list[Live], list[Event]]:
-    live: list[Live] = []
+) -> tuple[list[tuple[LeaseRow, bool]], list[Event]]:
+    """Return the live rows of a page, and whether each has a value; settle the others."""
+    live: list[tuple[LeaseRow, bool]] = []
     suspects: list[LeaseRow] = []
     for place, has_value, raw in lease_rows.at(connection, places):
         try:
@@ -84,12 +87,8 @@ def _page(
             continue
         if row.state == "intent":
             suspects.append(dataclasses.replace(row, state="orphan_suspect", end_reason="restart"))
-            continue
-        live.append(Live(row))
-        if not has_value:
-            # An older program kept values in memory alone.
-            found.valueless.append(live[-1])
+        else:
+            live.append((row, has_value))
     lease_rows.update(connection, suspects)
-    found.live += len(live)
     found.suspects += len(suspects)
     return live, [Event("lease.orphaned", {**facts(row), "reason": "restart"}) for row in suspects]

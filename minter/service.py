@@ -184,7 +184,6 @@ class LeaseService:
             raise
 
     async def _commit(self, row: LeaseRow, minted: Minted, replaced: Live | None, *, local: bool) -> Live:
-        live = Live(row)
         if local:
             write = minting.whole(row, replaced, minted, self.custody, self.values.sealer)
         else:
@@ -197,11 +196,9 @@ class LeaseService:
             if stands or not local:
                 # It may be in this memory alone, and is wanted to end it upstream.
                 self.values.hold(row.id, minted.credential)
-                self.book.add(live)
-                await self.endings.close([live], "not-released")
+                await self.endings.close([self.book.add(row)], "not-released")
             raise
-        self.book.add(live)
-        return live
+        return self.book.add(row)
 
     async def _obey(self, flight: Flight, live: Live) -> None:
         """End a lease whose end was ordered while it was being made; it is not released then."""

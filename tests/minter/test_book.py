@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from minter.book import SLICE, Book, Live
+from minter.book import SLICE, Book
 from minter.lease_rows import STATES, LeaseRow
 from minter.packing import pack, unpack
 
@@ -58,9 +58,7 @@ def book():
 
 
 def add(book, id_, **fields):
-    live = Live(row(id_, **fields))
-    book.add(live)
-    return live
+    return book.add(row(id_, **fields))
 
 
 def ids(leases):
