@@ -38,7 +38,10 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "grants_digest": ((str,), "digest of the whole grants file"),
     "fingerprint": ((str,), "fingerprint of a credential or key"),
     "expires_at": ((int, float), "when the credential's lease ends"),
-    "how": ((str,), "how a credential ended: upstream_deleted, accepted_async, expired_only, key_still_valid"),
+    "how": (
+        (str,),
+        "how it ended: upstream_deleted, accepted_async, expired_only, key_still_valid, never_made, forgotten",
+    ),
     "reason": ((str,), "why, as a short word"),
     "problem": ((str,), "problem code of a refusal or failure"),
     "attempts": ((int,), "attempts made so far"),
@@ -145,7 +148,11 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "lease.revoke-failed": _event(
         "A revocation failed and is tried again.", *_LEASE, "reason", "attempts", "next_attempt_at"
     ),
-    "lease.irrevocable": _event("A revocation kept failing.", *_LEASE, "reason", "attempts", "next_attempt_at"),
+    "lease.irrevocable": _event(
+        "A revocation kept failing, or cannot be asked for.",
+        *(*_LEASE, "reason", "attempts", "next_attempt_at", "problem"),
+    ),
+    "lease.orphan-ended": _event("A kind looked for what a lost mint may have left.", *_LEASE, "how", "reason"),
     "seal.refused": _event(
         "A sealed value did not open and is not used: it was moved, put back or changed.",
         *(*_LEASE, "alias", "version", "reason"),

@@ -58,14 +58,16 @@ class Expiry:
         self._seen: tuple[float, float] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._swept_boot: float | None = None
+        self._first: asyncio.Task[None] | None = None
         self._stopping = False
         # A run that comes while another sweeps waits for it (see tick); to skip it could lose what it was armed for.
         self.scheduler = AsyncIOScheduler(timezone=UTC, job_defaults={"coalesce": True, "max_instances": 10})
 
     def start(self) -> None:
-        """Begin to tick. Call it on the running loop."""
+        """Begin to tick, at once for the first time. Call it on the running loop."""
         self._swept_boot = self._clock.boottime()
         self.scheduler.start()
+        self._first = asyncio.get_running_loop().create_task(self.tick())
         self._tick_from_now()
         self.look()
 
@@ -132,6 +134,9 @@ class Expiry:
         self._stopping = True
         if self._timer is not None:
             self._timer.cancel()
+        if self._first is not None:
+            # It may not have begun: then it finds that there is nothing to do any more.
+            await self._first
         async with self._sweeping:
             if self.scheduler.running:
                 self.scheduler.shutdown(wait=False)

@@ -24,6 +24,14 @@ POINTS: Final[dict[str, str]] = {
     "mint.answered": "the broker has been given the credential",
     "mint.reissued": "a live lease is about to be handed out again, and the log says so",
     "mint.failed": "the issuer did not make a credential, or did not say so; the intent stands",
+    # The end of a lease. A local kind's is over once its row is written.
+    "revoke.stopped": "nobody can use the lease any more; its row says that it lives",
+    "revoke.row-written": "the row says that the lease ended; its issuer has not been asked",
+    "revoke.attempted": "the issuer has answered, or failed; the row does not say so",
+    "revoke.outcome-written": "the outcome is committed and audited; nobody was told",
+    # What a lost mint may have left.
+    "orphan.looked": "the kind has looked, and ended what it found; the row says suspect",
+    "orphan.outcome-written": "what became of the suspect is committed and audited",
     # The audit log: an append, a checkpoint, and going on in a new file.
     "audit.computed": "lines are chained; nothing is written",
     "audit.written": "lines are written to a file and not synced",

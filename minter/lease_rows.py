@@ -77,7 +77,9 @@ _SELECT: Final = f"SELECT {_COLUMNS} FROM "  # noqa: S608
 _UPDATE: Final = (
     "UPDATE leases SET state = ?, how = ?, fingerprint = ?, expires_at = ?, boot_expires_at = ?, "
     "boot_id = ?, credential_ends_at = ?, key_alias = ?, key_version = ?, key_versions = ?, attempts = ?, "
-    "next_attempt_at = ?, ended_at = ?, end_reason = ?, data_key = {data_key}, sealed = {sealed} WHERE id = ?"
+    "next_attempt_at = ?, ended_at = ?, end_reason = ?, data_key = {data_key}, sealed = {sealed} "
+    # What is over stays over, whatever is written late: a revocation that was overtaken, a row of a disk in trouble.
+    "WHERE id = ? AND state NOT IN ('revoked', 'expired')"
 )
 #: In the statement that ends a lease its value goes. Until then only a mint and a new data key write it.
 _KEEP_OR_ERASE: Final = _UPDATE.format(
@@ -151,68 +153,6 @@ def make_room(connection: Connection, id_: str) -> None:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
-    """An instant on both clocks. ``highest_wall`` counts for leases of an earlier boot (see config/clock.py)."""
-
-    now: float
-    boot_id: str
-    boot: float
-    highest_wall: float
-
-
-def due(connection: Connection, moment: Moment, *, limit: int) -> list[LeaseRow]:
-    """Return active leases that ended by either clock, and suspects whose worst case passed; the earliest first."""
-    now, boot_id = moment.now, moment.boot_id
-    asked: list[tuple[str, tuple[Any, ...]]] = [
-        ("state = 'active' AND expires_at <= ? ORDER BY expires_at", (now,)),
-        ("state = 'active' AND boot_id = ? AND boot_expires_at <= ? ORDER BY boot_expires_at", (boot_id, moment.boot)),
-        ("state = 'orphan_suspect' AND expires_at <= ? ORDER BY expires_at", (now,)),
-    ]
-    if moment.highest_wall > now:
-        earlier_boot = "state = 'active' AND expires_at <= ? AND boot_id <> ? ORDER BY expires_at"
-        asked.append((earlier_boot, (moment.highest_wall, boot_id)))
-    found: dict[str, LeaseRow] = {}
-    for where, values in asked:
-        if len(found) < limit:
-            found |= {row.id: row for row in _rows(connection, where, values, limit)}
-    return list(found.values())
-
-
-def attempts_due(connection: Connection, moment: Moment, *, limit: int) -> list[LeaseRow]:
-    """Return leases whose revocation is to be tried now. One that was replaced ends by either clock, as any other."""
-    where = "next_attempt_at IS NOT NULL AND next_attempt_at <= ? ORDER BY next_attempt_at"
-    found = _rows(connection, where, (moment.now,), limit)
-    replaced = "state = 'revoking' AND end_reason = 'replaced' AND boot_id = ? AND boot_expires_at <= ?"
-    where = f"next_attempt_at > ? AND {replaced}"
-    return found + _rows(connection, where, (moment.now, moment.boot_id, moment.boot), limit - len(found))
-
-
-def bring_forward(connection: Connection, *, now: float) -> int:
-    """Have every revocation that waits for its time tried now: the clock that it was set by was wrong."""
-    return connection.exec_driver_sql(
-        "UPDATE leases SET next_attempt_at = ? "
-        "WHERE next_attempt_at > ? AND NOT (state = 'revoking' AND end_reason = 'replaced')",
-        (now, now),
-    ).rowcount
-
-
-def next_ends(connection: Connection, *, boot_id: str) -> tuple[float | None, float | None]:
-    """Return the earliest end or attempt by the wall clock, and the earliest end by this boot's clock."""
-    wall = [
-        connection.exec_driver_sql(f"SELECT min({column}) FROM leases WHERE {where}").scalar()  # noqa: S608
-        for column, where in (
-            ("expires_at", "state = 'active'"),
-            ("expires_at", "state = 'orphan_suspect'"),
-            ("next_attempt_at", "next_attempt_at IS NOT NULL"),
-        )
-    ]
-    boot = connection.exec_driver_sql(
-        "SELECT min(boot_expires_at) FROM leases WHERE state = 'active' AND boot_id = ?", (boot_id,)
-    ).scalar()
-    return min((value for value in wall if value is not None), default=None), boot
-
-
 def unsettled(connection: Connection) -> list[int]:
     """Return the places in the table of all rows that a start has to look at."""
     found = connection.exec_driver_sql("SELECT rowid FROM leases WHERE state IN ('intent', 'active')")
@@ -251,7 +191,7 @@ def quarantine(connection: Connection, place: int, *, now: float) -> None:
 
 def get(connection: Connection, id_: str) -> LeaseRow | None:
     """Return one row, or None."""
-    rows = _rows(connection, "id = ?", (id_,), 1)
+    rows = rows_where(connection, "id = ?", (id_,), 1)
     return rows[0] if rows else None
 
 
@@ -278,11 +218,11 @@ def search(connection: Connection, filters: Mapping[str, str | float], *, limit:
     """Return the leases that fit all filters (:data:`FILTERS`): those that are not over first, then the last to end."""
     where = " AND ".join(FILTERS[name] for name in filters) or "1"
     values = tuple(filters.values())
-    found = _rows(connection, f"{_NOT_OVER} AND {where} ORDER BY created_at DESC", values, limit)
+    found = rows_where(connection, f"{_NOT_OVER} AND {where} ORDER BY created_at DESC", values, limit)
     for state in _OVER:
         if len(found) < limit:
             last = f"(SELECT * FROM leases WHERE state = '{state}' ORDER BY expires_at DESC LIMIT {_LOOKED_THROUGH})"  # noqa: S608
-            found += _rows(connection, where, values, limit - len(found), table=last)
+            found += rows_where(connection, where, values, limit - len(found), table=last)
     return found
 
 
@@ -304,9 +244,10 @@ def forget(connection: Connection, *, before: float, limit: int) -> int:
     ).rowcount
 
 
-def _rows(
+def rows_where(
     connection: Connection, where: str, values: Iterable[Any], limit: int, *, table: str = "leases"
 ) -> list[LeaseRow]:
+    """Return the rows that fit a condition of ours, without those that are damaged."""
     found = connection.exec_driver_sql(f"{_SELECT}{table} WHERE {where} LIMIT ?", (*values, limit))
     rows = []
     for raw in found:

@@ -6,6 +6,7 @@ from another time, its data key gone) is never used: the audit log says so, and 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -67,15 +68,22 @@ class LeaseValues:
         """
         return await self._store.write(lambda connection: self._hand_out(connection, row))
 
-    async def to_revoke(self, row: LeaseRow) -> Credential | None:
-        """Return the credential that is to be ended upstream; None when it does not open: a kind may do without."""
+    async def to_revoke(self, row: LeaseRow) -> tuple[bool, Credential | None]:
+        """Return the credential that is to be ended upstream, and whether that is known for good.
+
+        It is None when it does not open, and for now when the state cannot be read: a kind may do without.
+        """
         if row.id in self._held:
-            return self._held[row.id]
+            return True, self._held[row.id]
         try:
-            return await self._store.write(lambda connection: self._open(connection, row))
+            credential, refused = await self._store.read_beside(lambda connection: self._open(connection, row))
         except ProblemError as error:
             _log.warning("value-not-read", lease_id=row.id, code=error.code)
-            return None
+            return False, None
+        if refused:
+            with contextlib.suppress(ProblemError):
+                await self._store.write(lambda _connection: (None, refused))
+        return True, credential
 
     def _hand_out(self, connection: Connection, row: LeaseRow) -> tuple[Credential | None, list[Event]]:
         credential, events = self._open(connection, row)

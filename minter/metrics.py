@@ -39,6 +39,12 @@ class Metrics:
         self._failed = Counter(
             "minter_revocations_failed", "Attempts to revoke upstream that failed", ["kind", "class"], registry=registry
         )
+        self._tried = Counter(
+            "minter_revocation_attempts",
+            "Attempts to end a credential upstream, by what came of them",
+            ["kind", "result"],
+            registry=registry,
+        )
         self._denied = Counter("minter_access_denied", "Callers without the right to call", ["code"], registry=registry)
         self._lag = Gauge("minter_sweep_lag_seconds", "Seconds since the last complete sweep", registry=registry)
         self._sequence = Gauge("minter_audit_sequence", "Number of the audit log's last line", registry=registry)
@@ -81,6 +87,10 @@ class Metrics:
     def revocation_failed(self, kind: str, *, permanent: bool) -> None:
         """Count an attempt that failed."""
         self._failed.labels(kind, "permanent" if permanent else "transient").inc()
+
+    def revocation_tried(self, kind: str, result: str) -> None:
+        """Count an attempt upstream: how the credential ended, or why it did not."""
+        self._tried.labels(kind, result).inc()
 
     def _child(self, kind: str, result: str) -> Any:
         child = self._children.get((kind, result))

@@ -103,6 +103,7 @@ class Minter:
             values=values,
             clock=clock,
             metrics=self.metrics,
+            per_s=settings.lease_limits.revocation_rate,
         )
         self.quarantine = Quarantine(store, self.book, self.endings, clock=clock)
         self.expiry = Expiry(self._sweep, clock=clock)
@@ -144,7 +145,7 @@ class Minter:
         self._rotating: asyncio.Task[None] | None = None
         self._undo = AsyncExitStack()
         self.readiness = Readiness()
-        self.readiness.add("state", lambda: "it cannot be written" if store.failing == "state" else "")
+        self.readiness.add("state", store.trouble)
         self.readiness.add("audit", lambda: "it cannot be written" if store.failing == "audit" else "")
         self.readiness.add("quarantine", self.quarantine.reason)
         self.readiness.add("expiry", lambda: "" if self.expiry.healthy() else "no sweep has ended for too long")
@@ -245,7 +246,7 @@ class Minter:
                 await minter.endings.close(recovered.valueless, "value-lost")
                 await minter.end_made_with_any(read.staged.overwritten)
                 await minter.reloader.end_what_may_not_go_on()
-            await minter.expiry.tick()
+            # What is overdue is ended while the minter serves: its use is refused at use.
             minter.expiry.start()
             await asyncio.to_thread(state_copies.scrub, path)
             minter._undo = undo.pop_all()
@@ -255,13 +256,14 @@ class Minter:
         """End in order: what is being made and revoked finishes, what is counted is written."""
         self.hub.close()
         await self.service.flights.drain(drain_s)
+        self.endings.halt()
         await self.expiry.stop()
         if self._rotating is not None:
             # One that is cut off is taken up at the next start.
             await asyncio.wait([self._rotating], timeout=drain_s)
             self._rotating.cancel()
             await asyncio.wait([self._rotating])
-        left = await self.endings.drain(drain_s)
+        left = await self.endings.stop_trying(drain_s)
         await self.recorder.drain()
         with contextlib.suppress(ProblemError):
             await self.store.write(self.custody.flush)

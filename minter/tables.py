@@ -9,6 +9,8 @@ profile), and one active and one prepared version per custody key.
 
 from __future__ import annotations
 
+from typing import Final
+
 from sqlalchemy import (
     Column,
     ColumnElement,
@@ -39,6 +41,9 @@ def _where(condition: str) -> dict[str, ColumnElement[bool]]:
     return {"sqlite_where": clause, "postgresql_where": clause}  # type: ignore[dict-item]
 
 
+#: A lease that was replaced before its end, and is still good.
+REPLACED: Final = "state = 'revoking' AND end_reason = 'replaced' AND ended_at IS NULL"
+
 #: Small facts about this installation, by name; binary values stand as hexadecimal text.
 #:
 #: - ``installation``: its random id; the audit log's first line is bound to it
@@ -52,6 +57,8 @@ meta = Table(
 )
 
 #: ``state``: intent, active, revoking, revoked, expired, orphan_suspect or irrevocable (DESIGN section 7).
+#: ``how``: how one that is over ended; of one that is irrevocable, what stands in the way (``kind-missing``,
+#: ``refused``, ``failing``); of a suspect, ``not-found`` once nothing was found at the issuer.
 leases = Table(
     "leases",
     metadata,
@@ -93,6 +100,9 @@ leases = Table(
     # What ends next by either clock, and whose revocation is due next: asked at every tick.
     Index("ix_leases_boot", "boot_id", "boot_expires_at", **_where("state = 'active'")),  # type: ignore[arg-type]
     Index("ix_leases_next_attempt_at", "next_attempt_at", **_where("next_attempt_at IS NOT NULL")),  # type: ignore[arg-type]
+    # The same by kind and profile, which take turns; and what makes room for a successor and is good until its end.
+    Index("ix_leases_turns", "kind", "profile", "next_attempt_at", **_where("next_attempt_at IS NOT NULL")),  # type: ignore[arg-type]
+    Index("ix_leases_replaced", "expires_at", **_where(REPLACED)),  # type: ignore[arg-type]
     Index("ix_leases_key", "key_alias", "key_version", "state"),
     Index("ix_leases_run", "run_id"),
     # Which values a data key that goes away still has to be replaced for.

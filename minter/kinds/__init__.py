@@ -31,6 +31,11 @@ GROUP: Final = "minter.kinds"
 
 #: Nothing ends it but its own end; a key that goes on; the issuer deleted it; the issuer said that it will.
 HowEnded = Literal["expired_only", "key_still_valid", "upstream_deleted", "accepted_async"]
+#: Statuses of an answer to a revocation: the credential is gone (or never was), will be, or will not be revoked.
+_GONE: Final = (200, 204, 404, 410)
+_ACCEPTED: Final = 202
+_NEVER: Final = (400, 401, 403, 405, 422, 501)
+_UNAUTHORIZED: Final = 401
 O = TypeVar("O", bound=msgspec.Struct)  # noqa: E741
 
 
@@ -124,6 +129,21 @@ class Kind(Protocol):
         """End a credential; ending one that is gone is no error. Errors: :class:`RevocationError`.
 
         A ``local`` kind gets none, and others get None for a value that was lost: an issuer may know the lease's id.
+        """
+        ...
+
+
+@runtime_checkable
+class FindsOrphans(Protocol):
+    """A kind that can find at its issuer, by the lease's id, what a mint left there whose answer was lost.
+
+    An option of a :class:`Kind`. It makes credentials under a name that carries the lease's id.
+    """
+
+    async def end_orphan(self, lease: LeaseView) -> Ending | None:
+        """End what was made for a lease that nobody holds; return None when there is nothing of that name.
+
+        Errors: :class:`RevocationError` when the issuer did not say.
         """
         ...
 
@@ -240,6 +260,20 @@ def checker(custody: Custody) -> Callable[[str, dict[str, Any]], list[Fault]]:
 
 
 # --- what kinds share ---
+
+
+def ended_by(status: int, *, by_itself: bool, retry_after: float | None = None) -> Ending:
+    """Return how a credential ended, by the status of an issuer's answer to its revocation.
+
+    ``by_itself``: the credential itself asked for it, so that a refusal of who asked says that it is gone.
+    Errors: :class:`RevocationError`; permanent when asking again cannot help.
+    """
+    if status in _GONE or (by_itself and status == _UNAUTHORIZED):
+        return Ending("upstream_deleted")
+    if status == _ACCEPTED:
+        return Ending("accepted_async")
+    # What is not known is not believed to be for ever.
+    raise RevocationError(retry_after=retry_after, permanent=status in _NEVER)
 
 
 def options(type_: type[O], token: Mapping[str, Any], where: str) -> O:

@@ -7,14 +7,14 @@ import asyncio
 import pytest
 
 from minter.kinds import RevocationError
-from minter.revocation import AT_ONCE_PER_PROFILE
+from minter.upstream import AT_ONCE_PER_PROFILE
 from tests.minter.lease_world import World
 
 
 @pytest.fixture
 async def steady(world):
     """A world whose pauses are not spread, so that a test can name them."""
-    world.minter.endings._spread = lambda low, high: (low + high) / 2
+    world.minter.endings.upstream._spread = lambda low, high: (low + high) / 2
     return world
 
 
@@ -58,7 +58,7 @@ async def test_pauses_are_spread_by_half_to_both_sides(world, draw):
         asked.append((low, high))
         return draw
 
-    world.minter.endings._spread = spread
+    world.minter.endings.upstream._spread = spread
     row = await ended(world, RevocationError())
     assert asked == [(0.5, 1.5)]
     assert (await world.row(row.id)).next_attempt_at == world.clock.now() + 10 * draw
@@ -138,6 +138,9 @@ async def test_a_profile_whose_issuer_hangs_does_not_hold_up_another(world):
         await world.lease(profile="remote", run_id=run_id)
     world.remote.revoke = hang
     ending = [asyncio.create_task(world.minter.service.end_run("b1", run_id)) for run_id in runs]
+    async with asyncio.timeout(5):
+        while len(asked) < AT_ONCE_PER_PROFILE:  # noqa: ASYNC110 - the issuer that is played announces nothing
+            await asyncio.sleep(0.001)
     live = await world.lease(profile="jwt")
     assert [one.state for one in await world.minter.service.end_run("b1", live.row.run_id)] == ["revoked"]
     assert len(asked) == AT_ONCE_PER_PROFILE == 8

@@ -26,6 +26,21 @@ def upgrade() -> None:
         sqlite_where=sa.text("data_key IS NOT NULL"),
         postgresql_where=sa.text("data_key IS NOT NULL"),
     )
+    op.create_index(
+        "ix_leases_turns",
+        "leases",
+        ["kind", "profile", "next_attempt_at"],
+        sqlite_where=sa.text("next_attempt_at IS NOT NULL"),
+        postgresql_where=sa.text("next_attempt_at IS NOT NULL"),
+    )
+    replaced = "state = 'revoking' AND end_reason = 'replaced' AND ended_at IS NULL"
+    op.create_index(
+        "ix_leases_replaced",
+        "leases",
+        ["expires_at"],
+        sqlite_where=sa.text(replaced),
+        postgresql_where=sa.text(replaced),
+    )
     op.add_column("custody_keys", sa.Column("settings", sa.Text(), server_default="", nullable=False))
     op.add_column("custody_keys", sa.Column("retired_at", sa.Float(), nullable=True))
     op.add_column("key_versions", sa.Column("problem", sa.Text(), server_default="", nullable=False))
