@@ -31,6 +31,9 @@ class ReportCalls:
         if [name for name, _ in given] != ["at"]:
             raise ProblemError("parameter-unknown", "query parameters of this call, each at most once: at")
         try:
-            return parse_rfc3339(given[0][1])
-        except ValueError:
-            raise ProblemError("parameter-unknown", "at is an RFC 3339 instant with zone") from None
+            at = parse_rfc3339(given[0][1])
+        except (ValueError, OverflowError):
+            at = -1.0
+        if at < 0:
+            raise ProblemError("parameter-unknown", "at is an RFC 3339 instant with zone, from 1970 on")
+        return at

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from shlex import quote
 from typing import Any, Final, Literal
 
 from config.clock import parse_rfc3339
@@ -62,7 +63,7 @@ def _of_key(key: Row, *, now: float) -> Iterator[Finding]:
         yield Finding(
             *("not-loaded", "note", key["alias"]),
             "known from before, and neither the settings nor the grants name it now",
-            f"minter keys retire {key['alias']}, and delete it at its issuer",
+            f"minter keys retire {quote(key['alias'])}, and delete it at its issuer",
         )
     else:
         yield from _unused(key, now=now)
@@ -74,13 +75,13 @@ def _age(key: Row) -> Iterator[Finding]:
         yield Finding(
             *("overdue", "alarm", key["alias"]),
             f"its period is over ({key['age_percent']} % of it)",
-            f"minter rotate {key['alias']}",
+            f"minter rotate {quote(key['alias'])}",
         )
     elif key["due"] == "soon":
         yield Finding(
             *("due-soon", "warning", key["alias"]),
             f"{key['age_percent']} % of its period have passed",
-            f"minter rotate {key['alias']} before {key['next_due_at']}",
+            f"minter rotate {quote(key['alias'])} before {key['next_due_at']}",
         )
     elif not key["due"]:
         yield Finding(
@@ -96,7 +97,7 @@ def _unused(key: Row, *, now: float) -> Iterator[Finding]:
         yield Finding(
             *("not-referred-to", "warning", key["alias"]),
             "no profile of the grants in force refers to it",
-            f"minter keys retire {key['alias']}, and delete it at its issuer",
+            f"minter keys retire {quote(key['alias'])}, and delete it at its issuer",
         )
     elif last is None:
         yield Finding(

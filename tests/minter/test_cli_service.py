@@ -170,14 +170,56 @@ def test_a_key_that_is_not_there_is_a_usage_error(console, command):
 
 def test_the_custody_report_says_where_every_key_is_and_who_used_it(service, console, api):
     lent(service)
-    done = console("minter", "custody")
+    done = console("minter", "custody", "report")
     assert done.status == 0
-    row = next(row for row in done.rows if row[0] == "api")
-    assert row[3].startswith("file:")
-    assert row[6] == api.origin
-    assert row[11:] == ["1", "support-agent: 1"]
-    report = console("minter", "custody", "--json").json["keys"]
-    assert next(key for key in report if key["alias"] == "api")["live_leases"] == 1
+    assert "may use it    api (static, 1 route): support-agent" in done.out
+    assert "used it       support-agent via broker-1" in done.out
+    assert f"may go to     {api.origin}" in done.out
+    assert done.out.index("OPEN LEASES") < done.out.index("KEYS") < done.out.index("WHAT THIS DOES NOT PROVE")
+    report = console("minter", "custody", "report", "--json").json
+    assert next(key for key in report["keys"] if key["alias"] == "api")["live_leases"] == 1
+    assert report["audit"]["seq"] > 1
+    assert CANARY not in done.out + json.dumps(report)
+
+
+def test_two_custody_reports_of_one_state_are_equal_and_the_short_form_is_the_same(service, console):
+    at = ("--at", "2026-11-30T12:00:00+01:00", "--json")
+    first, second = console("minter", "custody", "report", *at), console("minter", "custody", "report", *at)
+    assert first.out == second.out
+    assert first.json["generated_at"] == "2026-11-30T11:00:00.000Z"
+    short = console("minter", "custody", "--json").json
+    assert short | {"generated_at": ""} == console("minter", "custody", "report", "--json").json | {"generated_at": ""}
+    assert console("minter", "custody").out.startswith("Custody report")
+
+
+def test_the_custody_report_is_one_html_file_that_only_its_maker_can_read(service, console, tmp_path):
+    path = tmp_path / "custody.html"
+    done = console("minter", "custody", "report", "--html", "-o", str(path))
+    assert (done.status, done.out) == (0, "")
+    assert path.stat().st_mode & 0o777 == 0o600
+    document = path.read_text("utf-8")
+    assert document.startswith("<!DOCTYPE html>")
+    assert document.rstrip().endswith("</html>")
+    assert CANARY not in document
+    assert console("minter", "custody", "report", "--html").out.startswith("<!DOCTYPE html>")
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("report", "--json", "--html"),
+        ("report", "-o", "custody.html"),
+        ("report", "--html", "-o", "/dev/null"),
+        ("report", "--html", "-o", "no/such/folder/custody.html"),
+        ("report", "--at", "yesterday"),
+        ("report", "--at", "2026-11-30"),
+        ("--json", "report"),
+        ("reprot",),
+    ],
+)
+def test_what_the_custody_report_cannot_do_is_a_usage_error(service, console, options):
+    done = console("minter", "custody", *options)
+    assert (done.status, done.out) == (2, "")
 
 
 def test_a_key_goes_elsewhere_only_after_rebind(service, console, api):
