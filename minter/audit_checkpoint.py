@@ -97,17 +97,21 @@ def parse(line: bytes) -> Checkpoint:
 
 
 def parse_all(lines: Iterable[bytes]) -> tuple[list[Checkpoint], list[CheckpointError]]:
-    """Read a file of checkpoints, one a line; what is none is told apart. A torn last line is nobody's fault."""
+    """Read checkpoints, one a line; what stands before the first brace (as in a system's log) is left out.
+
+    The second list: lines that are none, by :attr:`CheckpointError.seq` 0 (what a power loss left of one, say), and
+    those whose signature is wrong.
+    """
     good: list[Checkpoint] = []
     faults: list[CheckpointError] = []
     for line in lines:
-        if not line.strip():
+        text = line[max(line.find(b"{"), 0) :].strip()
+        if not text:
             continue
         try:
-            good.append(parse(line.strip()))
+            good.append(parse(text))
         except CheckpointError as error:
-            if line.endswith(b"\n"):
-                faults.append(error)
+            faults.append(error)
     return good, faults
 
 

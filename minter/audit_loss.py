@@ -19,6 +19,7 @@ from config.load import sync_directory
 from config.settings import MinterSettings
 from minter import audit_state
 from minter.audit import MAX_TORN, AuditLog, AuditUnavailable
+from minter.audit_segments import lines_of, segments
 from minter.audit_verify import Head, line_hash, parse_line, verify
 from minter.state_lock import lock_state, state_path
 from minter.store import Store, identity, migrate
@@ -48,14 +49,12 @@ def find(settings: MinterSettings) -> Loss | None:
     if known.head is None:
         return None
     path = Path(settings.audit)
+    files = [segment.path for segment in segments(path) if segment.path.exists()]
     try:
-        with path.open("rb") as file:
-            report = verify((line for line in file if line.endswith(b"\n")), installation=known.installation)
-            file.seek(0)
-            behind = _behind(file, known.head)
-            empty = file.tell() == 0
-    except FileNotFoundError:
-        return Loss(known.head, 0, "")
+        whole = (line for line in lines_of(files) if line.endswith(b"\n"))
+        report = verify(whole, installation=known.installation)
+        behind = _behind(lines_of(files), known.head)
+        empty = not any(file.stat().st_size for file in files)
     except OSError as error:
         raise ConfigurationError([Fault("audit", f"the log cannot be read ({error.strerror})")]) from None
     if behind is not None and behind <= MAX_TORN:
@@ -100,9 +99,20 @@ def accept(settings: MinterSettings, loss: Loss, *, clock: Clock) -> Path | None
         installation, known = identity(state)
         if known != loss.line:
             raise ConfigurationError([Fault("audit", "the minter has run in between", "look at the loss again")])
-        aside = _keep_aside(path, loss.line.seq) if loss.why else None
+        aside = _keep_aside(path, loss.line.seq) if loss.why and path.exists() else None
+        if aside is not None and settings.audit_log.second.startswith("file:"):
+            second = Path(settings.audit_log.second.removeprefix("file:"))
+            if second.exists():
+                _keep_aside(second, loss.line.seq)
         try:
-            log = AuditLog(path, installation=installation, known=known, now=clock.now(), accepted_by=os.getuid())
+            log = AuditLog(
+                path,
+                installation=installation,
+                known=known,
+                now=clock.now(),
+                settings=settings.audit_log,
+                accepted_by=os.getuid(),
+            )
         except AuditUnavailable as error:
             raise ConfigurationError([Fault("audit", str(error))]) from None
         try:

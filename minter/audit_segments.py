@@ -38,6 +38,12 @@ def name_of(path: Path, first: int, last: int) -> Path:
     return path.with_name(f"{path.name}.{first:012}-{last:012}")
 
 
+def named(path: Path) -> tuple[int, int] | None:
+    """Return the numbers in the name of a finished file; None for another name."""
+    match = _NAME.search(path.name)
+    return (int(match[1]), int(match[2])) if match else None
+
+
 def finished(path: Path) -> list[Segment]:
     """Return the finished files of the log at ``path`` that are still beside it, the oldest first."""
     found = []
@@ -125,6 +131,18 @@ def ends_of(path: Path) -> tuple[dict[str, Any], dict[str, Any], bytes] | None:
         os.close(fd)
     begun, ended = record(first), record(last)
     return None if begun is None or ended is None else (begun, ended, last)
+
+
+def last_instant(path: Path) -> str | None:
+    """Return the instant of the last whole line of the log, as it is written; None when there is none."""
+    for segment in reversed(segments(path)):
+        with _opened(segment.path) as fd:
+            if fd is None:
+                continue
+            for _, line in lines_backwards(fd, os.fstat(fd).st_size):
+                found = record(line)
+                return None if found is None else str(found["at"])
+    return None
 
 
 def lines(fd: int, start: int, end: int, *, whole: bool = True) -> Iterator[tuple[int, bytes]]:

@@ -43,6 +43,7 @@ Reason = Literal[
     "chain",  # prev is not the hash of the line before
     "head",  # the line is not the one that a head names
     "checkpoint",  # the line is not the one that a checkpoint names
+    "signature",  # a checkpoint of the line has a wrong signature
     "signer",  # the checkpoint's signer is not believed
     "cut",  # a line that was in the log is not there any more
     "empty",
@@ -162,15 +163,17 @@ def verify(
     installation: str | None = None,
     head: Head | None = None,
     checkpoints: Sequence[Checked] = (),
+    forged: Collection[int] = (),
     pins: Collection[str] = (),
 ) -> Report:
     """Check a whole log and report the first record that is wrong.
 
     ``lines`` are as binary files give them, line feeds included, those of older files first. ``installation``: the id
-    that the log must belong to. ``head``: a line that must be in it. ``pins``: key ids or fingerprints of the
-    checkpoints' signers; empty: see the top of this module.
+    that the log must belong to. ``head``: a line that must be in it. ``forged``: the numbers of lines that a checkpoint
+    with a wrong signature names. ``pins``: key ids or fingerprints of the checkpoints' signers; empty: see the top of
+    this module.
     """
-    chain = _Chain(installation, head, checkpoints, pins)
+    chain = _Chain(installation, head, checkpoints, pins, forged)
     for line in lines:
         try:
             chain.add(line)
@@ -185,7 +188,12 @@ def verify(
 
 class _Chain:
     def __init__(
-        self, installation: str | None, head: Head | None, checkpoints: Sequence[Checked], pins: Collection[str]
+        self,
+        installation: str | None,
+        head: Head | None,
+        checkpoints: Sequence[Checked],
+        pins: Collection[str],
+        forged: Collection[int],
     ) -> None:
         self._wanted = installation
         self._known = head
@@ -197,6 +205,7 @@ class _Chain:
         self._at: dict[int, list[Checked]] = {}
         for checkpoint in checkpoints:
             self._at.setdefault(checkpoint.seq, []).append(checkpoint)
+        self._forged = frozenset(forged)
         self._signers = _Signers(pins)
         self._proven: Checked | None = None
         self.count = 0
@@ -225,7 +234,7 @@ class _Chain:
             self._notable.append((seq, code))
         elif code == "audit.signer":
             self._signers.name(record.get("kid"))
-        if seq in self._at:
+        if seq in self._at or seq in self._forged:
             self._checkpoints(seq, digest)
         self._prev = digest
         self._seq = seq
@@ -247,6 +256,8 @@ class _Chain:
 
     def _checkpoints(self, seq: int, digest: str) -> None:
         """Compare a line with the checkpoints that name it, those of believed signers first."""
+        if seq in self._forged:
+            raise _BadError("signature", "the signature of a checkpoint of it is wrong")
         waiting = self._at[seq]
         while waiting:
             believed = [checkpoint for checkpoint in waiting if self._signers.believe(checkpoint)]
@@ -269,6 +280,8 @@ class _Chain:
             raise _BadError("empty", "the log is empty")
         if self._known is not None and self._seq < self._known.seq:
             raise _BadError("cut", f"the log ends at seq {self._seq}; seq {self._known.seq} was in it: it was cut")
+        if any(seq > self._seq for seq in self._forged):
+            raise _BadError("signature", f"the log ends at seq {self._seq}; a later checkpoint's signature is wrong")
         beyond = sorted(seq for seq in self._at if seq > self._seq)
         for seq in beyond:
             for checkpoint in self._at[seq]:

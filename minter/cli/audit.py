@@ -1,4 +1,4 @@
-"""``minter audit``: verify, read and export the audit log; go on after a loss of it."""
+"""``minter audit``: verify the audit log, keep checkpoints of it, go on after a loss; reading: ``audit_read.py``."""
 
 from __future__ import annotations
 
@@ -13,63 +13,136 @@ from config.console.commands import CommandError
 from config.errors import ConfigurationError, ExitCode, Fault
 from minter import audit_loss, audit_state
 from minter.admin_client import AdminClient
-from minter.cli import options
+from minter.audit_checkpoints import file_of
+from minter.audit_state import Examined
+from minter.cli import audit_read, options
 
-app = commands.group("Verify, read and export the audit log.")
-
-#: Events that are asked for at once.
-_PAGE = 500
+app = commands.group("Verify, read, search and export the audit log; keep checkpoints of it.")
+audit_read.add_to(app)
 
 
 @app.command()
 def verify(
-    file: Annotated[
-        Path | None, typer.Argument(metavar="FILE", help="The log; default: the one that the settings name.")
+    files: Annotated[
+        list[Path] | None, typer.Argument(metavar="[FILE]...", help="The log; default: the one of the settings.")
     ] = None,
     *,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option("--checkpoint", help="A file of checkpoints kept elsewhere; may be given again."),
+    ] = None,
+    key: Annotated[
+        list[str] | None,
+        typer.Option("--key", help="Key id or fingerprint of the checkpoints' signer; may be given again."),
+    ] = None,
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """Check the log's chain. It shows every edit, removal, reorder and splice, by the first bad line (status 7).
+    """Check the log's chain and checkpoints. Every change shows, by the first bad record (status 7).
 
-    The log that the settings name is also held against the last line that the minter's state knows, which shows a
-    log that was cut. A FILE from elsewhere is checked by itself, and its end cannot be vouched for.
+    The log of the settings is also held against what the minter's state knows, and against the minter's own file of
+    checkpoints. Only a checkpoint that is kept where whoever changes the log cannot reach shows a log that was
+    rewritten as a whole; only --key makes sure that it was signed by the minter.
     """
     state = None
-    if file is None:
+    if files:
+        paths = list(files)
+        known_checkpoints = [Path(f"{path}.checkpoints") for path in paths[-1:]]
+    else:
         settings = options.settings(config)
-        file, state = Path(settings.audit), settings.state
+        paths, state = [Path(settings.audit)], settings.state
+        known_checkpoints = [file_of(settings.audit_log, paths[0])]
+    given = checkpoint or []
     try:
-        report, known = audit_state.check(file, state)
-    except OSError as error:
-        raise ConfigurationError([Fault(str(file), f"cannot be read: {error.strerror}")]) from None
-    against_state = known is not None and known.head is not None
-    if json:
-        terminal.out_json(
-            {
-                "file": str(file),
-                "ok": report.bad is None,
-                "lines": report.lines,
-                "head": {"seq": report.head.seq, "hash": report.head.hash} if report.head else None,
-                "installation": report.installation,
-                "checked_against_state": against_state,
-                "bad": {"line": report.bad.line, "why": report.bad.why} if report.bad else None,
-                "notable": [{"seq": seq, "code": code} for seq, code in report.notable],
-            }
+        found = audit_state.examine(
+            paths, state, checkpoints=[*given, *(one for one in known_checkpoints if one.exists())], pins=key or ()
         )
+    except OSError as error:
+        raise ConfigurationError([Fault(str(error.filename), f"cannot be read: {error.strerror}")]) from None
+    report = found.report
+    if json:
+        terminal.out_json(_shown(paths[-1], found))
     if report.bad is not None:
+        where = f"line {found.bad_line}" + (f" (seq {report.bad.seq})" if report.bad.seq != found.bad_line else "")
         raise CommandError(
             ExitCode.AUDIT,
-            f"{file} does not verify: line {report.bad.line}: {report.bad.why}",
-            f"Good before it: {terminal.count(report.lines, 'line')}. Keep the file as it is and compare with a copy.",
+            f"{found.bad_file} does not verify: {where}: {report.bad.why}",
+            f"Good before it: {terminal.count(report.lines, 'line')}. Keep the files as they are and compare with a "
+            "copy; see the runbook the-audit-log-does-not-verify.",
         )
     if not json:
         head = f", head {report.head.seq} {report.head.hash}" if report.head else ""
-        terminal.out(f"{file} verifies: {terminal.count(report.lines, 'line')}{head}")
+        terminal.out(f"{paths[-1]} verifies: {terminal.count(report.lines, 'line')}{head}")
+    for line in _said(found, pinned=bool(key)):
+        terminal.say(line)
+
+
+def _said(found: Examined, *, pinned: bool) -> Iterator[str]:
+    """Say what was proven and what was not."""
+    report, proven = found.report, found.report.proven
+    if proven is not None:
+        yield f"integrity is proven up to the checkpoint of seq {proven.seq}, signed at {proven.at} by key {proven.kid}"
+        if not pinned:
+            yield "note: that this key is the minter's is what the log says; name the key with --key to be sure"
+        if report.head is not None and report.head.seq > proven.seq:
+            after = terminal.count(report.head.seq - proven.seq, "line")
+            yield f"note: {after} after it could have been rewritten by whoever can write the log"
+    else:
+        yield "note: no checkpoint: that the log was not rewritten as a whole is not proven"
+    for first, last in found.missing:
+        vouched = "the checkpoint vouches for them" if proven is not None else "nothing vouches for them"
+        yield f"note: lines {first} to {last} are in no file that is here; {vouched}"
     for seq, code in report.notable:
-        terminal.say(f"note: {code} at seq {seq}")
-    if not against_state:
-        terminal.say("note: without the minter's state the end of a log cannot be vouched for")
+        yield f"note: {code} at seq {seq}"
+    if found.unread:
+        yield f"note: {terminal.count(found.unread, 'line')} in the files of checkpoints cannot be read"
+    if found.known is None or found.known.head is None:
+        yield "note: without the minter's state the end of a log cannot be vouched for"
+
+
+def _shown(path: Path, found: Examined) -> dict[str, Any]:
+    report, proven, bad = found.report, found.report.proven, found.report.bad
+    return {
+        "file": str(path),
+        "files": [str(one) for one in found.files],
+        "ok": bad is None,
+        "lines": report.lines,
+        "first": report.first,
+        "missing": [{"first": first, "last": last} for first, last in found.missing],
+        "head": {"seq": report.head.seq, "hash": report.head.hash} if report.head else None,
+        "installation": report.installation,
+        "checked_against_state": found.known is not None and found.known.head is not None,
+        "checkpoints": found.checkpoints,
+        "proven": None if proven is None else {"seq": proven.seq, "at": proven.at, "kid": proven.kid},
+        "signer_pinned": report.pinned,
+        "bad": None
+        if bad is None
+        else {
+            "file": str(found.bad_file),
+            "line": found.bad_line,
+            "seq": bad.seq,
+            "reason": bad.reason,
+            "why": bad.why,
+        },
+        "notable": [{"seq": seq, "code": code} for seq, code in report.notable],
+    }
+
+
+@app.command("checkpoint")
+def make_checkpoint(config: options.Config = options.DEFAULT) -> None:
+    """Let the running minter sign a checkpoint of the log's last line now, and print it.
+
+    Keep the line where nobody who can write the log can reach: minter audit verify --checkpoint FILE reads it.
+    """
+    answer = AdminClient(options.settings(config)).post("/v1/audit/checkpoint", {})
+    terminal.out(answer["checkpoint"])
+
+
+@app.command()
+def rotate(config: options.Config = options.DEFAULT) -> None:
+    """Let the running minter go on in a new file. The finished one is named by its first and last line."""
+    AdminClient(options.settings(config)).post("/v1/audit/rotate", {})
+    terminal.say("the log goes on in a new file")
 
 
 @app.command("accept-loss")
@@ -102,63 +175,3 @@ def accept_loss(
     terminal.say(f"accepted: {what}; the log goes on and says so")
     if aside is not None:
         terminal.say(f"what was left of the log is kept as {aside}")
-
-
-@app.command()
-def tail(
-    lines: Annotated[int, typer.Option("--lines", "-n", min=1, max=10_000, help="How many events.")] = 20,
-    *,
-    json: options.Json = False,
-    config: options.Config = options.DEFAULT,
-) -> None:
-    """Show the last events, from the running minter."""
-    client = AdminClient(options.settings(config))
-    events = list(_events(client, max(0, _last(client) - lines)))
-    if json:
-        for event in events:
-            terminal.out_json_line(event)
-        return
-    terminal.table(("SEQ", "AT", "EVENT", "WHAT"), (_row(event) for event in events))
-
-
-@app.command()
-def export(
-    after: Annotated[int, typer.Option("--after", min=0, help="Only events after this sequence number.")] = 0,
-    config: options.Config = options.DEFAULT,
-) -> None:
-    """Print the events as lines of JSON, from the running minter.
-
-    For a copy that can be verified take the file itself: its lines are byte for byte what the chain covers.
-    """
-    for event in _events(AdminClient(options.settings(config)), after):
-        terminal.out_json_line(event)
-
-
-def _events(client: AdminClient, after: int) -> Iterator[dict[str, Any]]:
-    while True:
-        page = client.get("/v1/audit", after=str(after), limit=str(_PAGE))["events"]
-        yield from page
-        if len(page) < _PAGE:
-            return
-        after = page[-1]["seq"]
-
-
-def _last(client: AdminClient) -> int:
-    """Return the last sequence number, found by halves: the log may be long and is not to be read through."""
-    low, high = 0, 1
-    while _one(client, high):
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (middle, high) if _one(client, middle) else (low, middle)
-    return low + 1 if _one(client, low) else low
-
-
-def _one(client: AdminClient, after: int) -> bool:
-    return bool(client.get("/v1/audit", after=str(after), limit="1")["events"])
-
-
-def _row(event: dict[str, Any]) -> tuple[Any, ...]:
-    told = {name: value for name, value in event.items() if name not in ("seq", "at", "code", "prev")}
-    words = " ".join(f"{name}={','.join(v) if isinstance(v, list) else v}" for name, v in told.items())
-    return event["seq"], event["at"], event["code"], words
