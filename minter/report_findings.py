@@ -48,6 +48,13 @@ def findings(keys: Sequence[Row], keyless: Sequence[Row], *, now: float) -> list
 
 
 def _of_key(key: Row, *, now: float) -> Iterator[Finding]:
+    for version in key["versions"]:
+        if version["problem"]:
+            yield Finding(
+                *("step-failed", "alarm", key["alias"]),
+                f"a step of version {version['version']} failed: {version['problem']}",
+                "minter doctor says what to do",
+            )
     if key["phase"] != "active":
         return
     yield from _age(key)

@@ -14,16 +14,17 @@ import msgspec
 from config.clock import rfc3339
 from config.profiles import Profile
 from config.tokenfiles import Principal
-from minter import key_rows
+from minter import key_age, key_rows
 from minter.custody import Custody
+from minter.key_age import KeyAge, Level
 from minter.key_rows import KeyRow, VersionRow
 from minter.key_users import KeyUser
 from minter.report_leases import Held
 from minter.sources import kind_of
 from minter.store import Connection
 
-#: A key is due soon when so much of its period has passed.
-SOON: Final = 0.8
+#: What an age calls for, in the words of a rotation.
+_DUE: Final[Mapping[Level, str]] = {"": "", "ok": "no", "warning": "soon", "alarm": "overdue"}
 #: So much of a token's digest is shown: enough to find it in the file.
 _DIGEST: Final = 16
 
@@ -36,22 +37,21 @@ def keys(
     for version in key_rows.versions(connection):
         versions[version.alias].append(version)
     users = custody.uses.read(connection)
+    ages = {age.alias: age for age in key_age.ages(connection, custody.settings_of, now=now)}
     found = []
     for alias, row in sorted(key_rows.keys(connection).items()):
-        shown = _key(custody, row, versions[alias], held, now=now)
+        shown = _key(custody, row, versions[alias], held) | _age(ages.get(alias))
         shown["who_may"] = [profile(profiles[name]) for name in shown["profiles"] if name in profiles]
         shown["who_did"] = [_user(user) for user in users.get(alias, [])]
         found.append(shown)
     return found
 
 
-def _key(custody: Custody, row: KeyRow, versions: list[VersionRow], held: Held, *, now: float) -> dict[str, Any]:
+def _key(custody: Custody, row: KeyRow, versions: list[VersionRow], held: Held) -> dict[str, Any]:
     settings = custody.settings_of(row.alias)
     active = next((version for version in versions if version.phase == "active"), None)
     # One that is retired or destroyed still was somewhere.
     shown = active or (versions[-1] if versions else None)
-    since_at = active.activated_at if active and active.activated_at is not None else row.created_at
-    period_s = float(settings.rotate_every) if settings and settings.rotate_every else None
     uses, used_at = custody.uses.of(row.alias)
     return {
         "alias": row.alias,
@@ -61,7 +61,7 @@ def _key(custody: Custody, row: KeyRow, versions: list[VersionRow], held: Held, 
         "owner": row.owner,
         "purpose": row.purpose,
         "second_copy": settings.second_copy if settings else "",
-        "phase": active.phase if active else ("retired" if row.retired_at is not None else "none"),
+        "phase": _phase(row, versions),
         "source": kind_of(shown.source_ref) if shown else "",
         "source_ref": shown.source_ref if shown else "",
         "protection": custody.reader.sources.protection(shown.source_ref) if shown else "",
@@ -72,16 +72,33 @@ def _key(custody: Custody, row: KeyRow, versions: list[VersionRow], held: Held, 
         "activated_at": _instant(active.activated_at if active else None),
         "last_rotated_at": _instant(row.last_rotated_at),
         "retired_at": _instant(row.retired_at),
-        "rotate_every_s": period_s,
-        "next_due_at": _instant(since_at + period_s if period_s and active else None),
-        "age_percent": int(100 * max(0.0, now - since_at) / period_s) if period_s and active else None,
-        "due": due(now - since_at, period_s) if active else "",
         "last_used_at": _instant(max(filter(None, (row.last_used_at, used_at)), default=None)),
         "uses": row.uses + uses,
         "live_leases": held.leases[row.alias],
         "callers": dict(sorted(held.callers.get(row.alias, {}).items())),
         "versions": [_version(version) for version in versions],
     }
+
+
+def _age(age: KeyAge | None) -> dict[str, Any]:
+    """Return how old a key is; nothing of one that is not in use."""
+    ratio = age.ratio if age is not None else None
+    return {
+        "rotate_every_s": age.period_s if age is not None else None,
+        "next_due_at": _instant(age.due_at if age is not None else None),
+        "age_percent": None if ratio is None else int(100 * ratio),
+        "due": _DUE[age.level] if age is not None else "",
+    }
+
+
+def _phase(row: KeyRow, versions: list[VersionRow]) -> str:
+    """Return where a whole key stands: its versions say ``active`` of one that was retired and not yet destroyed."""
+    phases = {version.phase for version in versions}
+    if phases == {"destroyed"}:
+        return "destroyed"
+    if row.retired_at is not None:
+        return "retired"
+    return "active" if "active" in phases else "none"
 
 
 def _version(row: VersionRow) -> dict[str, Any]:
@@ -96,6 +113,7 @@ def _version(row: VersionRow) -> dict[str, Any]:
         "activated_at": _instant(row.activated_at),
         "retire_at": _instant(row.retire_at),
         "destroyed_at": _instant(row.destroyed_at),
+        "problem": row.problem,
     }
 
 
@@ -131,15 +149,6 @@ def keyless(profiles: Mapping[str, Profile], known: Sequence[Mapping[str, Any]])
     """Return the profiles that lend something no custody key is behind: helpers, or nothing at all."""
     with_key = {name for key in known for name in key["profiles"]}
     return [profile(one) for name, one in sorted(profiles.items()) if name not in with_key]
-
-
-def due(age_s: float, period_s: float | None) -> str:
-    """Return whether a rotation is due: overdue, soon, no, or empty without a period."""
-    if period_s is None:
-        return ""
-    if age_s >= period_s:
-        return "overdue"
-    return "soon" if age_s >= SOON * period_s else "no"
 
 
 def _user(user: KeyUser) -> dict[str, Any]:

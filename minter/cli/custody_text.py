@@ -208,7 +208,7 @@ class _Writer:
             ("second copy", key["second_copy"] or "not said"),
             ("fingerprint", key["fingerprint"] or "none"),
             ("phase", key["phase"] + ("" if key["loaded"] else ", not loaded")),
-            ("versions", ", ".join(f"{one['version']} {one['phase']}" for one in key["versions"]) or "none"),
+            ("versions", ", ".join(map(words.version, key["versions"])) or "none"),
             ("age", age),
             ("created", words.instant(key["created_at"])),
             ("activated", words.instant(key["activated_at"])),

@@ -40,6 +40,11 @@ def short_use(key: Mapping[str, Any]) -> str:
     return f"{key['use'] or 'unknown'} {key['algorithm']}".rstrip()
 
 
+def version(one: Mapping[str, Any]) -> str:
+    """Say where a version stands, and which step of it failed."""
+    return f"{one['version']} {one['phase']}" + (f" ({one['problem']})" if one["problem"] else "")
+
+
 def is_own(key: Mapping[str, Any]) -> bool:
     """Say whether a key serves the minter alone: it goes nowhere, and its uses are not counted."""
     return key["use"] in ("sealing", "checkpoints")

@@ -195,6 +195,18 @@ async def test_a_key_says_who_may_use_it_and_who_did(world):
     }
 
 
+async def test_a_retired_key_says_so_and_is_still_valid_for_whoever_had_it(served):
+    await served.world.lease()
+    status, _, _ = await served.ask("admin", "POST", "/v1/keys/api-key/retire", json={"force": True})
+    assert status == 200
+    made = await report(served.world)
+    key = of(made, "api-key")
+    assert (key["phase"], key["due"], key["next_due_at"]) == ("retired", "", None)
+    assert key["retired_at"] is not None
+    assert [(one["alias"], one["phase"]) for one in made["valid_until_rotated"]] == [("api-key", "retired")]
+    assert found(made, "api-key") == set()
+
+
 async def test_the_minters_own_keys_and_the_brokers_tokens_are_keys_like_others(world):
     made = await report(world)
     assert of(made, "sealing-key")["use"] == "sealing"
@@ -274,6 +286,12 @@ async def test_a_sealing_key_without_a_second_copy_is_found(world):
     assert "no-second-copy" in found(await report(world), "sealing-key")
 
 
+def test_a_step_that_failed_is_an_alarm_also_of_a_key_that_is_not_in_use():
+    key = {**EMPTY_KEY, "alias": "a", "phase": "retired", "versions": [{"version": 2, "problem": "destroy-failed"}]}
+    (finding,) = report_findings.findings([key], [], now=0.0)
+    assert (finding["code"], finding["severity"], "destroy-failed" in finding["what"]) == ("step-failed", "alarm", True)
+
+
 def test_a_command_in_a_finding_is_safe_to_copy():
     key = copy.deepcopy(EMPTY_KEY)
     key |= {"alias": "$(touch /tmp/x); 'q'", "due": "overdue", "age_percent": 100}
@@ -294,6 +312,7 @@ EMPTY_KEY = {
     "created_at": "2030-01-01T00:00:00.000Z",
     "next_due_at": None,
     "second_copy": "",
+    "versions": [],
 }
 
 
