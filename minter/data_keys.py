@@ -102,6 +102,8 @@ class DataKeys:
         self._clock = clock
         self._renewed_at = 0.0
         self._old: set[int] = set()
+        #: A key may have been committed that this process does not seal with: the log did not take its lines.
+        self.unsure = False
         #: Old data keys of values that do not open: told once.
         self._damaged: set[int] = set()
 
@@ -155,10 +157,11 @@ class DataKeys:
 
     async def tick(self, store: Store, now: float) -> None:
         """Take a new data key when the current one has sealed for a day; move values off old ones, then drop them."""
-        if not self._old and 0 <= now - self._renewed_at < USED_S:
+        if not self.unsure and not self._old and 0 <= now - self._renewed_at < USED_S:
             return
         rows = await store.read(data_keys)
         active = next(row for row in rows if row.phase == "active")
+        await self._follow(active)
         self._renewed_at, self._old = active.created_at, {row.number for row in rows if row.phase == "old"}
         if not 0 <= now - active.created_at < USED_S:
             sealing = await asyncio.to_thread(self.read, active.sealing_version)
@@ -173,6 +176,7 @@ class DataKeys:
             number = add_data_key(connection, key, sealing, now)
             return number, [Event("data-key.renewed", {"version": sealing.version, "data_key": number})]
 
+        self.unsure = True
         number = await store.write(work)
         failpoints.reached("seal.renewed")
         self.taken_over(number, key, now)
@@ -182,7 +186,14 @@ class DataKeys:
         if self.sealer.current:
             self._old.add(self.sealer.current)
         self.sealer.use(number, key, current=True)
-        self._renewed_at = now
+        self._renewed_at, self.unsure = now, False
+
+    async def _follow(self, active: DataKey) -> None:
+        """Seal with the data key that the state calls active, whether anybody was told of it or not."""
+        if active.number != self.sealer.current:
+            sealing = await asyncio.to_thread(self.read, active.sealing_version)
+            self.taken_over(active.number, _unwrapped(active, sealing), active.created_at)
+        self.unsure = False
 
     async def move(self, store: Store) -> None:
         """Seal one batch of what old data keys sealed with the current one; drop a key that has none left."""
@@ -191,7 +202,7 @@ class DataKeys:
             events: list[Event] = []
             gone = []
             for row in data_keys(connection):
-                if row.phase == "active":
+                if row.phase == "active" or row.number == self.sealer.current:
                     continue
                 leases, told = resealing.leases(connection, self.sealer, row.number, limit=BATCH)
                 damaged, more = resealing.keys(connection, self.sealer, row.number)
@@ -266,12 +277,7 @@ class DataKeys:
             raise SourceError(f"is another key than the one that sealed this state ({active.fingerprint})")
         for row in rows:
             try:
-                key = unwrap(
-                    read_sealing_key(sealing.value),
-                    sealing_version=row.sealing_version,
-                    number=row.number,
-                    wrapped=row.wrapped,
-                )
+                key = _unwrapped(row, sealing)
             except SealError:
                 raise SourceError(f"does not open data key {row.number}: the state was changed") from None
             self.sealer.use(row.number, key, current=row.phase == "active")
@@ -284,6 +290,12 @@ class DataKeys:
         if active.source_ref != ref:
             moved = replace(active, source_ref=ref)
             await store.write(functools.partial(_put, moved))
+
+
+def _unwrapped(row: DataKey, sealing: SealingKey) -> bytes:
+    return unwrap(
+        read_sealing_key(sealing.value), sealing_version=row.sealing_version, number=row.number, wrapped=row.wrapped
+    )
 
 
 # --- rows; on the store's writer thread ---

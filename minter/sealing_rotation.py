@@ -150,6 +150,7 @@ class SealingRotation:
             return number, [key_event("key.rotation-activated", active, uid=uid)]
 
         failpoints.reached("rewrap.activating")
+        self._keys.unsure = True
         number = await self._store.write(work)
         failpoints.reached("rewrap.activated")
         self._keys.taken_over(number, fresh, now)

@@ -12,7 +12,8 @@ from config.errors import ConfigurationError
 from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import SEALING_KEY
-from minter import resealing, sealed_values
+from minter import failpoints, resealing, sealed_values
+from minter.audit import AuditUnavailable
 from minter.data_keys import USED_S, data_keys
 from minter.sealing import Sealed, _context, lease_place
 from minter.sealing_rotation import SealingRotation
@@ -202,6 +203,39 @@ async def test_a_data_key_seals_for_a_day_and_what_it_sealed_moves_to_the_next(v
     await vault.restart()
     assert await value_of(vault, lease_id) == CANARY
     assert [event["data_key"] for event in vault.events("data-key.destroyed")] == [1]
+
+
+@pytest.mark.parametrize("by", ["age", "rotation"])
+async def test_a_new_data_key_that_the_log_was_not_told_of_is_used_and_nothing_sealed_is_lost(vault, monkeypatch, by):
+    """The race: it is committed, the log fails, and who asked takes it for not done."""
+    await vault.start()
+    keys = vault.custody.data_keys
+    lease_id = await seal_a_lease(vault)
+    turning = rotation(vault)
+    vault.clock.advance(USED_S if by == "age" else 1.0)
+
+    def full(*_events, **_now):
+        raise AuditUnavailable("no space is left")
+
+    with monkeypatch.context() as patch:
+        # For a rotation, when it takes over: what was written before is told.
+        if by == "age":
+            patch.setattr(vault.audit, "append", full)
+        else:
+            patch.setattr(failpoints, "reached", lambda name: name == "rewrap.activating" and fail(patch))
+
+        def fail(patch):
+            patch.setattr(vault.audit, "append", full)
+
+        with pytest.raises(ProblemError, match="audit-unavailable"):
+            await (keys.tick(vault.store, vault.clock.now()) if by == "age" else turning.request("start"))
+    late = await seal_a_lease(vault, "run_2")
+    for _ in range(2):
+        await turning.tick(vault.clock.now())
+    assert [(row.number, row.phase) for row in await vault.store.read(data_keys)] == [(2, "active")]
+    assert keys.sealer.current == 2
+    await vault.restart()
+    assert [await value_of(vault, one) for one in (lease_id, late)] == [CANARY] * 2
 
 
 async def test_a_data_key_stays_while_a_value_of_it_is_left(vault, monkeypatch):
