@@ -72,6 +72,7 @@ class AdminApi:
             ("POST", "/v1/audit/checkpoint"): ("reader", self.audit.checkpoint),
             ("POST", "/v1/audit/rotate"): ("operator", self.audit.rotate),
             ("GET", "/v1/kinds"): ("reader", self.list_kinds),
+            ("GET", "/v1/ages"): ("reader", self.keys.ages),
             ("POST", "/v1/keys/{alias}/create"): ("operator", self.keys.create),
             ("POST", "/v1/keys/{alias}/import"): ("operator", self.keys.import_),
             ("POST", "/v1/keys/{alias}/retire"): ("operator", self.keys.retire),

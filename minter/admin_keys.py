@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
 from config.asgi import json_response, read_body
-from config.clock import Clock
+from config.clock import Clock, rfc3339
 from config.contract import decode
 from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import KeySettings
+from minter import key_age
 from minter.custody import Custody
+from minter.key_age import KeyAge
 from minter.key_ending import KeyEnding
 from minter.key_making import KeyMaking
 from minter.rotation import Rotation, Step
+from minter.rotation_steps import NOT_ACCEPTED
 from minter.service import LeaseService
 from minter.store import Store
 
@@ -97,6 +100,28 @@ class KeyCalls:
             uid=uid,
         )
         return json_response(plan)
+
+    async def ages(self, _request: Request, _uid: int) -> Response:
+        """Say how old each key is against its period, and whether the minter can rotate it by itself."""
+        ages = await self.store.read(lambda c: key_age.ages(c, self.custody.settings_of, now=self.clock.now()))
+        return json_response({"keys": [self._aged(age) for age in ages]})
+
+    def _aged(self, age: KeyAge) -> dict[str, Any]:
+        why = "" if (by_itself := age.problem != NOT_ACCEPTED) else "its issuer does not take the new version"
+        if by_itself:
+            try:
+                by_itself = self.rotation.makes_itself(age.alias)
+                why = "" if by_itself else f"a person brings its new value: minter rotate {age.alias}"
+            except ProblemError as error:
+                by_itself, why = False, error.detail
+        return {
+            **{name: getattr(age, name) for name in ("alias", "use", "level", "rotating", "problem")},
+            "age_s": round(age.age_s, 3),
+            "period_s": age.period_s,
+            "due_at": None if age.due_at is None else rfc3339(age.due_at),
+            "by_itself": by_itself,
+            "why": why,
+        }
 
     async def create(self, request: Request, uid: int) -> Response:
         """Make a signing key and take it into custody."""

@@ -16,15 +16,16 @@ from config.console import doctor
 from config.console.doctor import Finding
 from config.errors import ConfigurationError
 from config.grants import Grants
-from config.settings import MinterSettings
-from minter import kinds
+from config.settings import KeySettings, MinterSettings
+from minter import declared_keys, kinds
 from minter.custody import Custody
+from minter.key_age import KeyAge
 from minter.sources import Context, MissingError, SourceError, Sources, kind_of
 from minter.sources.keyring import KeyringSource
 
 FOR_THE_SERVICE: Final = "run this as the minter's user for a full answer"
-#: Sources that only the service itself can read: a pipe that it inherits, a folder that systemd gives it.
-_SERVICE_ONLY: Final = frozenset({"fd", "credential"})
+#: Sources that only the service itself can read: a pipe that it inherits, a folder that systemd gives it, its state.
+_SERVICE_ONLY: Final = frozenset({"fd", "credential", "sealed"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,20 @@ class _Version:
     activated_at: float | None
 
 
+#: What doctor says of a version whose last step failed, by its problem: what is so, and what to do.
+_PROBLEMS: Final = {
+    "not-accepted": ("is prepared and its issuer does not take it", "minter rotate {alias}, or --abort"),
+    "not-proved": ("is prepared and its issuer could not be asked whether it takes it", "see the issuer"),
+    "destroy-failed": ("is out of use and could not be deleted", "see its source and its issuer; it is tried again"),
+    "source-failed": ("is out of use and could not be deleted", "see its source; it is tried again"),
+    "left-in-source": (
+        "is destroyed here and still at its place",
+        "delete it there, then: minter keys destroy {alias}",
+    ),
+    "compromised": ("is compromised and on its way out", "is it still there in a minute, see the log"),
+}
+
+
 def check_keys(settings: MinterSettings, owner: int, environ: Mapping[str, str]) -> Iterator[Finding]:
     """Read every secret that is in use, and say of each only whether that worked."""
     try:
@@ -43,27 +58,51 @@ def check_keys(settings: MinterSettings, owner: int, environ: Mapping[str, str])
         yield from doctor.from_configuration("sources", error)
         return
     active = _active(settings)
-    references = dict(_references(settings, environ))
+    declared = _declared(settings)
+    retired = {alias for (alias,) in rows(settings, "SELECT alias FROM custody_keys WHERE retired_at IS NOT NULL")}
+    named = {**declared, **settings.keys}
+    references = {alias: ref for alias, ref in _references(settings, declared, environ).items() if alias not in retired}
     if any(kind_of(reference) == "keyring" for reference in references.values()):
         yield _keyring(_context(settings, environ))
     for alias, reference in references.items():
         version = active.get(alias)
-        key = settings.keys.get(alias)
+        key = named.get(alias)
         # The minter makes a signing key once; one that it has known before and that is gone is a fault.
         makes = version is None and key is not None and key.use == "signing"
         yield _key(sources, alias, version.source_ref if version else reference, makes=makes, owner=owner)
-        yield from _age(settings, alias, version)
+        yield from _age(key, alias, version)
+    yield from _problems(settings)
 
 
-def _references(settings: MinterSettings, environ: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    for alias, key in settings.keys.items():
-        yield alias, key.source
+def _references(
+    settings: MinterSettings, declared: Mapping[str, KeySettings], environ: Mapping[str, str]
+) -> dict[str, str]:
+    found = {alias: key.source for alias, key in {**declared, **settings.keys}.items()}
     try:
         profiles: Iterable[Any] = load_grants(settings, environ).profiles.values()
     except ConfigurationError:
-        return
+        return found
     for profile in profiles:
-        yield from ((alias, ref) for alias, ref in profile.key_aliases().items() if ref is not None)
+        found |= {alias: ref for alias, ref in profile.key_aliases().items() if ref is not None}
+    return found
+
+
+def _declared(settings: MinterSettings) -> dict[str, KeySettings]:
+    """Return what operators declared while the minter ran and that is in use."""
+    query = (
+        "SELECT alias, settings FROM custody_keys WHERE settings != '' "
+        "AND alias IN (SELECT alias FROM key_versions WHERE activated_at IS NOT NULL)"
+    )
+    return {alias: declared_keys.read(text) for alias, text in rows(settings, query)}
+
+
+def _problems(settings: MinterSettings) -> Iterator[Finding]:
+    """Say which versions could not be made, proved or deleted."""
+    for alias, version, problem in rows(
+        settings, "SELECT alias, version, problem FROM key_versions WHERE problem != ''"
+    ):
+        what, hint = _PROBLEMS.get(problem, (problem, "see the audit log"))
+        yield Finding("fault", "keys", alias, f"version {version} {what}", hint.format(alias=alias))
 
 
 def _active(settings: MinterSettings) -> dict[str, _Version]:
@@ -101,14 +140,17 @@ def _missing(where: str, reference: str, error: MissingError, *, makes: bool) ->
     return Finding("fault", "keys", where, error.what, error.hint)
 
 
-def _age(settings: MinterSettings, alias: str, version: _Version | None) -> Iterator[Finding]:
-    key = settings.keys.get(alias)
+def _age(key: KeySettings | None, alias: str, version: _Version | None) -> Iterator[Finding]:
     if key is None or key.rotate_every is None or version is None or version.activated_at is None:
         return
     clock, _ = load.program_clock(os.environ, "MINTER_")
-    days = (clock.now() - version.activated_at) / 86400
-    if clock.now() >= version.activated_at + float(key.rotate_every):
-        what = f"is {days:.0f} days old, which is more than rotate_every"
+    period_s = float(key.rotate_every)
+    age = KeyAge(alias=alias, use=key.use, since_at=version.activated_at, now=clock.now(), period_s=period_s)
+    days = f"is {age.age_s / 86400:.0f} days old"
+    if age.level == "alarm":
+        yield Finding("fault", "keys", alias, f"{days}, which is more than rotate_every", f"minter rotate {alias}")
+    elif age.level == "warning":
+        what = f"{days}, {age.ratio or 0:.0%} of rotate_every"
         yield Finding("warning", "keys", alias, what, f"minter rotate {alias}")
 
 
@@ -116,6 +158,7 @@ def load_grants(settings: MinterSettings, environ: Mapping[str, str]) -> Grants:
     """Load the grants file with everything that the minter checks. Errors: ``ConfigurationError``."""
     clock, _ = load.program_clock(environ, "MINTER_")
     custody = Custody(settings, sources=_sources(settings, environ), clock=clock)
+    custody.reader.declared = _declared(settings)
     return load.load_grants(Path(settings.grants), check_token=kinds.checker(custody))
 
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
+from minter.key_age import KeyAge
 from minter.lease_rows import LeaseRow
 
 
@@ -22,6 +23,7 @@ class Snapshot:
     audit_checkpoint_age_s: float = 0.0
     audit_places_behind: int = 0
     checks: Mapping[str, bool]
+    keys: Sequence[KeyAge] = ()
 
 
 class Metrics:
@@ -54,6 +56,22 @@ class Metrics:
         )
         self._behind = Gauge("minter_audit_places_behind", "Places of the audit log that lack lines", registry=registry)
         self._up = Gauge("minter_ready", "1 when ready, by check", ["check"], registry=registry)
+        self._key_age = Gauge("minter_key_age_seconds", "Age of a key's active version", ["key"], registry=registry)
+        self._key_ratio = Gauge(
+            "minter_key_age_ratio",
+            "Its part of the period that was set: warn at 0.8, alarm at 1",
+            ["key"],
+            registry=registry,
+        )
+        self._key_state = Gauge(
+            "minter_key_state", "1 for each phase that a version of the key is in", ["key", "phase"], registry=registry
+        )
+        self._key_problem = Gauge(
+            "minter_key_problem", "1 when the last step of a version failed", ["key"], registry=registry
+        )
+        self._rotating = Gauge(
+            "minter_rotation_in_progress", "Keys with a version on its way in or out", registry=registry
+        )
         self._children: dict[tuple[str, str], Any] = {}
 
     def minted(self, kind: str) -> None:
@@ -110,4 +128,17 @@ class Metrics:
         self._behind.set(state.audit_places_behind)
         for name, ready in state.checks.items():
             self._up.labels(name).set(1 if ready else 0)
+        self._show_keys(state.keys)
         return generate_latest(self._registry)
+
+    def _show_keys(self, keys: Sequence[KeyAge]) -> None:
+        for gauge in (self._key_age, self._key_ratio, self._key_state, self._key_problem):
+            gauge.clear()
+        for key in keys:
+            self._key_age.labels(key.alias).set(key.age_s)
+            if key.ratio is not None:
+                self._key_ratio.labels(key.alias).set(key.ratio)
+            for phase in set(key.phases):
+                self._key_state.labels(key.alias, phase).set(1)
+            self._key_problem.labels(key.alias).set(1 if key.problem else 0)
+        self._rotating.set(sum(key.rotating for key in keys))

@@ -37,6 +37,8 @@ SecondCopy = Annotated[str, typer.Option("--second-copy", help="Where another co
 Origin = Annotated[
     list[str] | None, typer.Option("--origin", help="Where it may go; repeatable; default: where it is first used.")
 ]
+#: What show prints as tables, or the report alone.
+_TABLES = frozenset({"versions", "who_did", "who_may"})
 Every = Annotated[str | None, typer.Option("--rotate-every", help="Its period, such as 90d.")]
 
 
@@ -170,7 +172,7 @@ def show(alias: Alias, *, json: options.Json = False, config: options.Config = o
     if json:
         terminal.out_json(key)
         return
-    terminal.pairs((name, value) for name, value in key.items() if name not in ("versions", "users"))
+    terminal.pairs((name, value) for name, value in key.items() if name not in _TABLES)
     terminal.table(
         ("VERSION", "PHASE", "FINGERPRINT", "CREATED", "ACTIVATED", "RETIRES", "DESTROYED", "PROBLEM"),
         (
@@ -180,18 +182,15 @@ def show(alias: Alias, *, json: options.Json = False, config: options.Config = o
                     terminal.instant(version[name])
                     for name in ("created_at", "activated_at", "retire_at", "destroyed_at")
                 ),
-                version.get("problem", ""),
+                version["problem"],
             )
             for version in key["versions"]
         ),
     )
-    if key.get("users"):
+    if key["who_did"]:
+        names = ("caller", "broker", "uses", "first_used_at", "last_used_at")
         terminal.table(
-            ("CALLER", "BROKER", "USES", "FIRST", "LAST"),
-            (
-                (*(user[name] for name in ("caller", "broker", "uses", "first_used_at", "last_used_at")),)
-                for user in key["users"]
-            ),
+            ("USED BY", "THROUGH", "USES", "FIRST", "LAST"), ([user[name] for name in names] for user in key["who_did"])
         )
 
 

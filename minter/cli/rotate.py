@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
@@ -15,7 +16,7 @@ from config.console.commands import CommandError
 from config.errors import ExitCode
 from config.secret import Secret
 from minter.admin_client import AdminClient
-from minter.cli import options
+from minter.cli import options, rotate_due, rotate_tokens
 
 app = commands.group("Rotate a custody key.")
 
@@ -25,8 +26,17 @@ _LOOK_S: Final = 1.0
 
 @app.command()
 def rotate(
-    alias: Annotated[str, typer.Argument(metavar="ALIAS", help="The key, as minter.toml or grants.json names it.")],
+    alias: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="ALIAS",
+            help="The key, as minter.toml or grants.json names it; sealing-key, audit-signer, broker:ID or caller:ID.",
+        ),
+    ] = None,
     *,
+    all_due: Annotated[
+        bool, typer.Option("--all-due", help="Every key whose age has reached its rotate_every: for a timer.")
+    ] = False,
     finish: Annotated[
         bool, typer.Option("--finish", help="Go on to the next step now: take the new key, or drop the old one.")
     ] = False,
@@ -40,6 +50,13 @@ def rotate(
         bool,
         typer.Option("--force", help="Do not wait: tokens may be refused by verifiers that cache, or end early."),
     ] = False,
+    compromised: Annotated[
+        bool,
+        typer.Option("--compromised", help="It is in the wrong hands: drop all older versions and leases at once."),
+    ] = False,
+    file: Annotated[
+        Path | None, typer.Option("--file", help="Of broker:ID and caller:ID: the file that they stand in.")
+    ] = None,
     wait: Annotated[
         bool | None,
         typer.Option("--wait/--no-wait", help="Wait until the new key is in use; default: only on a terminal."),
@@ -51,22 +68,50 @@ def rotate(
 
     A signing key is made by the minter: it is published, signs once verifiers must know it, and the old one verifies
     until its last token has ended. The new value of a static key is read from standard input (without echo on a
-    terminal); the old one is kept until --finish or its deadline.
+    terminal), or made by its issuer where its kind can ask for that; the old one is kept until --finish or its
+    deadline. Of broker:ID and caller:ID the new token is printed, alone, on stdout.
 
     A rotation goes on by itself, also after a restart; give the command again to resume one that was interrupted.
+    --all-due ends with 5 when a key is due that needs a person, and names it.
     """
     step = _step(finish=finish, abort=abort, status=status)
+    if (alias is None) is not all_due:
+        raise CommandError(ExitCode.USAGE, "give a key or --all-due, not both")
+    if alias is None:
+        if step != "start" or force or compromised or overlap is not None or file is not None:
+            raise CommandError(ExitCode.USAGE, "--all-due goes with --dry-run alone")
+        rotate_due.rotate_due(AdminClient(options.settings(config)), dry_run=dry_run, json=json)
+        return
+    if compromised and step in ("finish", "abort"):
+        raise CommandError(ExitCode.USAGE, f"--compromised and --{step} exclude each other")
+    if rotate_tokens.is_token(alias):
+        if step != "start" or force or json:
+            raise CommandError(ExitCode.USAGE, "a token is rotated with --overlap, --compromised and --dry-run alone")
+        terms = rotate_tokens.Terms(overlap=overlap, compromised=compromised, dry_run=dry_run)
+        rotate_tokens.rotate(alias, file, terms, config)
+        return
+    if file is not None:
+        raise CommandError(ExitCode.USAGE, "--file goes with broker:ID and caller:ID")
     overlap_s = None if overlap is None else tokenedit.overlap(overlap)
-    client = AdminClient(options.settings(config))
+    body = {"step": step, "force": force, "overlap_s": overlap_s, "compromised": compromised}
+    _rotate(AdminClient(options.settings(config)), alias, body, dry_run=dry_run, wait=wait, json=json)
+
+
+def _rotate(
+    client: AdminClient, alias: str, body: Mapping[str, Any], *, dry_run: bool, wait: bool | None, json: bool
+) -> None:
+    step, compromised = body["step"], body["compromised"]
     target = f"/v1/keys/{commands.in_path(alias)}/rotate"
-    # Looked at first, so that what would be refused is refused before a new value is asked for.
-    plan = client.post(target, {"step": "start", "dry_run": True} if step == "start" else {"step": "status"})
-    if step != "status" and not dry_run:
-        body = {"step": step, "force": force, "overlap_s": overlap_s}
-        value = _new_value(alias, plan) if step == "start" else None
-        plan = client.post(target, body, secret=value)
-    elif dry_run:
-        plan = client.post(target, {"step": step, "dry_run": True, "overlap_s": overlap_s})
+    if dry_run:
+        plan = client.post(target, {**body, "dry_run": True})
+    else:
+        # Looked at first, so that what would be refused is refused before a new value is asked for. What is compromised
+        # is not refused: the minter ends what was made with it even when it can put nothing in its place.
+        looking = step == "start" and not compromised
+        plan = client.post(target, {"step": "start", "dry_run": True} if looking else {"step": "status"})
+        if step != "status":
+            value = _new_value(alias, plan, compromised=compromised) if step == "start" else None
+            plan = client.post(target, body, secret=value)
     if wait if wait is not None else sys.stderr.isatty():
         plan = _wait(client, target, plan)
     if json:
@@ -83,29 +128,45 @@ def _step(*, finish: bool, abort: bool, status: bool) -> str:
     return chosen[0] if chosen else "start"
 
 
-def _new_value(alias: str, plan: Mapping[str, Any]) -> Secret | None:
+def _new_value(alias: str, plan: Mapping[str, Any], *, compromised: bool) -> Secret | None:
     """Read the new value of a static key, unless it is there already or would be refused anyway."""
-    if plan["use"] != "static" or plan["state"] in ("prepared", "retiring"):
+    if plan["use"] != "static" or (plan["state"] in ("prepared", "retiring") and not compromised):
+        return None
+    by_issuer = plan["value_from"] == "issuer"
+    if by_issuer and sys.stdin.isatty():
         return None
     value = terminal.ask_secret(f"New value of {alias}")
-    if not len(value):
-        raise CommandError(
-            ExitCode.USAGE, "there is no new value on standard input", f"For example: minter rotate {alias} < FILE"
-        )
-    return value
+    if len(value):
+        return value
+    if by_issuer:
+        return None
+    if compromised:
+        # Let the minter end what was made with the old one; it says that the new value is missing.
+        return None
+    raise CommandError(
+        ExitCode.USAGE, "there is no new value on standard input", f"For example: minter rotate {alias} < FILE"
+    )
 
 
 def _wait(client: AdminClient, target: str, plan: Any) -> Any:
-    """Look at the rotation until its new key is in use. Leaving early (Ctrl-C) does not stop it."""
-    if plan["dry_run"] or plan["next_step"] != "activate" or plan["next_at"] is None:
+    """Look at the rotation until its new key is in use and seals everything. Leaving early (Ctrl-C) stops nothing."""
+    if plan["dry_run"]:
         return plan
-    left_s = parse_rfc3339(plan["next_at"]) - options.now()
-    with terminal.waiting("published; waiting until every verifier knows it", left_s) as passed:
-        started = time.monotonic()
-        while plan["next_step"] == "activate":
-            time.sleep(_LOOK_S)
-            passed(time.monotonic() - started)
-            plan = client.post(target, {"step": "status"})
+    if plan["next_step"] == "activate" and plan["next_at"] is not None:
+        left_s = parse_rfc3339(plan["next_at"]) - options.now()
+        with terminal.waiting("published; waiting until every verifier knows it", left_s) as passed:
+            started = time.monotonic()
+            while plan["next_step"] == "activate":
+                time.sleep(_LOOK_S)
+                passed(time.monotonic() - started)
+                plan = client.post(target, {"step": "status"})
+    elif plan["next_step"] == "move":
+        whole = plan["left"]
+        with terminal.waiting("sealing what is there with the new key", whole) as passed:
+            while plan["next_step"] == "move":
+                time.sleep(_LOOK_S)
+                plan = client.post(target, {"step": "status"})
+                passed(max(0, whole - plan["left"]))
     return plan
 
 
@@ -121,6 +182,10 @@ def _show(plan: Mapping[str, Any]) -> None:
 
 def _say(plan: Mapping[str, Any], step: str) -> None:
     affected = plan["affected"]
+    for version, problem in plan.get("problems", {}).items():
+        terminal.say(f"version {version}: {problem}")
+    for one in plan.get("to_do", ()):
+        terminal.say(f"still to do: {one}")
     if plan["dry_run"]:
         leases, runs = terminal.count(affected["leases"], "live lease"), terminal.count(len(affected["runs"]), "run")
         terminal.say(f"nothing was done; {leases} of {runs} made with the key that would retire")
