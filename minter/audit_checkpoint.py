@@ -132,7 +132,7 @@ def _body(line: bytes) -> dict[str, Any]:
     if body.keys() != _MEMBERS.keys() or any(type(body[name]) is not kind for name, kind in _MEMBERS.items()):
         raise CheckpointError("it is no checkpoint in canonical spelling")
     if body["v"] != VERSION or body["seq"] < 1:
-        raise CheckpointError("it is a checkpoint of another version", max(0, body["seq"]))
+        raise CheckpointError("it is a checkpoint of another version")
     return body
 
 

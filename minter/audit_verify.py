@@ -251,14 +251,14 @@ class _Chain:
         self._prev = genesis(installation)
         if continued:
             self._start, self._seq, self._prev = record["seq"], record["seq"] - 1, record["prev"]
-            if self._seq in self._at:
+            if self._seq in self._at or self._seq in self._forged:
                 self._checkpoints(self._seq, self._prev)
 
     def _checkpoints(self, seq: int, digest: str) -> None:
         """Compare a line with the checkpoints that name it, those of believed signers first."""
         if seq in self._forged:
             raise _BadError("signature", "the signature of a checkpoint of it is wrong")
-        waiting = self._at[seq]
+        waiting = self._at.get(seq, [])
         while waiting:
             believed = [checkpoint for checkpoint in waiting if self._signers.believe(checkpoint)]
             if not believed:
