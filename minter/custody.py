@@ -128,7 +128,7 @@ class Custody:
     def param_digest(self, params: Mapping[str, str]) -> str:
         """Return the keyed digest of run parameters, which is all that is kept of them."""
         data = msgspec.json.encode(dict(params), order="sorted")
-        return "hmac-sha256:" + hmac.new(self._params_key, data, hashlib.sha256).hexdigest()
+        return "hmac-sha256:" + hmac.digest(self._params_key, data, "sha256").hex()
 
     def record_use(
         self,

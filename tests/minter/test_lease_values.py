@@ -192,6 +192,16 @@ async def test_the_value_is_erased_by_the_write_that_ends_the_lease(world, profi
     assert await columns(world, expired.row.id) == (None, None)
 
 
+async def test_an_erased_value_is_overwritten_in_the_database_file(world):
+    live = await world.lease(profile="jwt")
+    _, blob = await columns(world, live.row.id)
+    file = world.folder / "state" / "minter.db"
+    assert blob in file.read_bytes()
+    await world.minter.service.end_run("b1", live.row.run_id)
+    assert blob not in file.read_bytes()
+    assert live.row.id.encode() in file.read_bytes()
+
+
 async def test_what_an_issuer_does_not_end_keeps_its_value_until_it_is_ended(world):
     live = await world.lease(profile="remote")
     world.remote.refuse = [RevocationError(permanent=True)]
