@@ -84,6 +84,12 @@ PROBLEMS: Final[Mapping[str, Problem]] = _table(
     ("version-not-supported", 505, "Only HTTP/1.1 and HTTP/1.0 are spoken here", "Use HTTP/1.1."),
     ("not-found", 404, "There is nothing here", "See /openapi.json."),
     ("parameter-unknown", 400, "The call takes no such query parameter", "See detail."),
+    (
+        "lease-not-forgettable",
+        409,
+        "The lease cannot be forgotten",
+        "Only orphan_suspect, irrevocable and damaged leases can; see minter leases list, and minter leases revoke.",
+    ),
     ("filter-required", 400, "A filter is needed", "Name what is meant, or all=true."),
     ("reload-refused", 422, "The configuration does not load, so the old one is kept", "See faults."),
     ("too-many-requests", 429, "Too many requests at once", "Try again after Retry-After seconds."),

@@ -10,14 +10,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+import msgspec
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from config.asgi import exception_handlers, json_response
+from config.asgi import exception_handlers, json_response, read_body
 from config.clock import parse_rfc3339, rfc3339
+from config.contract import decode
 from config.problems import ProblemError
 from minter import kinds, lease_rows
 from minter.admin_audit import AuditCalls
@@ -27,6 +29,7 @@ from minter.admin_state import StateCalls
 from minter.audit_events import Event, Value
 from minter.book import Live
 from minter.denials import Operators
+from minter.forgetting import Forgetting
 from minter.lease_rows import LeaseRow
 from minter.readiness import Readiness
 from minter.reload import Reloader
@@ -42,7 +45,25 @@ MAX_LEASES: Final = 10_000
 #: What an operator may do while a restored state is not confirmed; everything else would change it.
 IN_QUARANTINE: Final = frozenset({"/v1/quarantine", "/v1/backup"})
 
+_MAX_BODY: Final = 4096
+
+#: What is shown of a lease: fields of its row, with their names in the answer, and instants.
+_SHOWN: Final[Mapping[str, str]] = {"id": "lease_id", "end_reason": "reason"} | {
+    name: name
+    for name in (
+        *("broker", "run_id", "caller", "profile", "origin", "kind", "state", "how", "fingerprint", "params_digest"),
+        *("grant_digest", "key_alias", "key_version", "attempts", "trace_id"),
+    )
+}
+_INSTANTS: Final = ("created_at", "expires_at", "run_ends_at", "lives_until", "next_attempt_at", "ended_at")
+
 _FILTERS: Final = ("run", "profile", "kind", "caller", "key", "broker")
+
+
+class ForgetRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """``POST /v1/leases/{lease_id}/forget``: why, in the operator's own words."""
+
+    reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +76,7 @@ class AdminApi:
     keys: KeyCalls
     reports: ReportCalls
     state: StateCalls
+    forgetting: Forgetting
     reloader: Reloader
     readiness: Readiness
     metrics: Callable[[], Awaitable[bytes]]
@@ -67,6 +89,7 @@ class AdminApi:
             ("GET", "/v1/leases"): ("reader", self.list_leases),
             ("DELETE", "/v1/leases"): ("operator", self.end_leases),
             ("DELETE", "/v1/leases/{lease_id}"): ("operator", self.end_lease),
+            ("POST", "/v1/leases/{lease_id}/forget"): ("operator", self.forget_lease),
             ("GET", "/v1/custody"): ("reader", self.reports.custody),
             ("GET", "/v1/audit"): ("reader", self.audit.read),
             ("POST", "/v1/audit/checkpoint"): ("reader", self.audit.checkpoint),
@@ -112,12 +135,15 @@ class AdminApi:
         return endpoint
 
     async def list_leases(self, request: Request, _uid: int) -> Response:
-        """List leases, those that are not over first, then the newest."""
+        """List leases: those that are stuck first, then those that are not over, then the newest."""
         filters = _filters(request, {*_FILTERS, "state", "since"})
-        rows = await self.store.read(lambda found: lease_rows.search(found, filters, limit=MAX_LEASES + 1))
-        return json_response(
-            {"leases": [_shown(row) for row in rows[:MAX_LEASES]], "truncated": len(rows) > MAX_LEASES}
-        )
+        rows = await self.store.read_beside(lambda found: lease_rows.search(found, filters, limit=MAX_LEASES + 1))
+        damaged = []
+        if not filters or filters == {"state": "irrevocable"}:
+            damaged = await self.store.read_beside(lambda found: lease_rows.damaged(found, limit=MAX_LEASES))
+        read = {row.id for row in rows}
+        shown = [_damaged(lease_id) for lease_id in damaged if lease_id not in read] + [_shown(row) for row in rows]
+        return json_response({"leases": shown[:MAX_LEASES], "truncated": len(shown) > MAX_LEASES})
 
     async def end_leases(self, request: Request, uid: int) -> Response:
         """End the live leases that fit every filter. None at all is refused: ``all=true`` must be meant."""
@@ -135,6 +161,14 @@ class AdminApi:
         _filters(request, set())
         ended = await self.service.end_one(request.path_params["lease_id"], "operator", uid=uid)
         return json_response({"leases": ended, "pending": sum(one.state == "revoking" for one in ended)})
+
+    async def forget_lease(self, request: Request, uid: int) -> Response:
+        """Forget one lease that nobody here can end."""
+        _filters(request, set())
+        wanted = decode(ForgetRequest, await read_body(request.receive, _MAX_BODY, request.scope))
+        lease_id = request.path_params["lease_id"]
+        await self.forgetting.forget(lease_id, wanted.reason, uid=uid)
+        return json_response({"lease_id": lease_id, "forgotten": True})
 
     async def list_kinds(self, request: Request, _uid: int) -> Response:
         """Describe the token kinds."""
@@ -198,33 +232,27 @@ def _fits(live: Live, filters: Mapping[str, Any]) -> bool:
     )
 
 
+def _damaged(lease_id: str) -> dict[str, Any]:
+    """Show a row of which nothing but its id is believed."""
+    return {
+        **dict.fromkeys((*_SHOWN.values(), *_INSTANTS)),
+        "lease_id": lease_id,
+        "state": "irrevocable",
+        "reason": lease_rows.DAMAGED,
+    }
+
+
+def _lives_until(row: LeaseRow) -> float | None:
+    """Return when the credential dies by itself at the latest; None when it is over, or when nothing says so."""
+    if row.state in ("revoked", "expired"):
+        return None
+    return row.expires_at if row.state in ("intent", "orphan_suspect") else row.credential_ends_at
+
+
 def _shown(row: LeaseRow) -> dict[str, Any]:
-    shown: dict[str, Any] = {
-        "lease_id": row.id,
-        "broker": row.broker,
-        "run_id": row.run_id,
-        "caller": row.caller,
-        "profile": row.profile,
-        "origin": row.origin,
-        "kind": row.kind,
-        "state": row.state,
-        "how": row.how,
-        "reason": row.end_reason,
-        "fingerprint": row.fingerprint,
-        "params_digest": row.params_digest,
-        "grant_digest": row.grant_digest,
-        "key_alias": row.key_alias,
-        "key_version": row.key_version,
-        "attempts": row.attempts,
-        "trace_id": row.trace_id,
-    }
-    instants = {
-        "created_at": row.created_at,
-        "expires_at": row.expires_at,
-        "run_ends_at": row.run_ends_at,
-        "next_attempt_at": row.next_attempt_at,
-        "ended_at": row.ended_at,
-    }
+    instants = {name: getattr(row, name) for name in _INSTANTS if name != "lives_until"}
+    instants["lives_until"] = _lives_until(row)
+    shown: dict[str, Any] = {shown_as: getattr(row, name) for name, shown_as in _SHOWN.items()}
     return shown | {name: None if value is None else rfc3339(value) for name, value in instants.items()}
 
 

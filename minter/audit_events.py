@@ -42,6 +42,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
         (str,),
         "how it ended: upstream_deleted, accepted_async, expired_only, key_still_valid, never_made, forgotten",
     ),
+    "words": ((str,), "an operator's own words"),
     "reason": ((str,), "why, as a short word"),
     "problem": ((str,), "problem code of a refusal or failure"),
     "attempts": ((int,), "attempts made so far"),
@@ -151,6 +152,9 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "lease.irrevocable": _event(
         "A revocation kept failing, or cannot be asked for.",
         *(*_LEASE, "reason", "attempts", "next_attempt_at", "problem"),
+    ),
+    "lease.forgotten": _event(
+        "An operator had a lease forgotten whose credential nobody here can end.", *_LEASE, "reason", "uid", "words"
     ),
     "lease.orphan-ended": _event("A kind looked for what a lost mint may have left.", *_LEASE, "how", "reason"),
     "seal.refused": _event(

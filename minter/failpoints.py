@@ -32,6 +32,7 @@ POINTS: Final[dict[str, str]] = {
     # What a lost mint may have left.
     "orphan.looked": "the kind has looked, and ended what it found; the row says suspect",
     "orphan.outcome-written": "what became of the suspect is committed and audited",
+    "forget.written": "a forgotten lease is over and audited; nobody was answered",
     # The audit log: an append, a checkpoint, and going on in a new file.
     "audit.computed": "lines are chained; nothing is written",
     "audit.written": "lines are written to a file and not synced",

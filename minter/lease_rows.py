@@ -68,6 +68,8 @@ class LeaseRow:
         return any(name == f"{alias}@{version}" or (version is None and name.startswith(f"{alias}@")) for name in names)
 
 
+#: Why a row that cannot be read is set aside.
+DAMAGED: Final = "row-damaged"
 _VALUE: Final = ("data_key", "sealed")
 _NAMES: Final = tuple(column.name for column in leases.columns if column.name not in _VALUE)
 _values: Final = operator.attrgetter(*_NAMES)
@@ -130,9 +132,9 @@ def value_of(connection: Connection, id_: str) -> Sealed | None:
     return Sealed(row[0], row[1])
 
 
-def delete(connection: Connection, id_: str) -> None:
-    """Remove a row: only for an intent that is known to have made nothing."""
-    connection.exec_driver_sql("DELETE FROM leases WHERE id = ?", (id_,))
+def delete(connection: Connection, id_: str) -> bool:
+    """Remove a row, and say whether there was one: an intent that made nothing, and what is damaged and forgotten."""
+    return connection.exec_driver_sql("DELETE FROM leases WHERE id = ?", (id_,)).rowcount > 0
 
 
 def orphan_intents(connection: Connection, *, broker: str, run_id: str, profile: str) -> None:
@@ -183,9 +185,9 @@ def parse(raw: Sequence[Any]) -> LeaseRow:
 def quarantine(connection: Connection, place: int, *, now: float) -> None:
     """Set a damaged row aside where it is seen and counted, and nothing tries to work with it."""
     connection.exec_driver_sql(
-        "UPDATE leases SET state = 'irrevocable', end_reason = 'row-damaged', next_attempt_at = NULL, ended_at = ?, "
+        "UPDATE leases SET state = 'irrevocable', end_reason = ?, next_attempt_at = NULL, ended_at = ?, "
         "data_key = NULL, sealed = NULL WHERE rowid = ?",
-        (now, place),
+        (DAMAGED, now, place),
     )
 
 
@@ -211,19 +213,29 @@ FILTERS: Final[Mapping[str, str]] = {
 #: States of a lease that is over; and how far back a search looks among those: it must not hold up what is written.
 _OVER: Final = ("revoked", "expired")
 _LOOKED_THROUGH: Final = 100_000
+#: Nobody can use them, and whether their credentials are gone is not known: what an operator is to see first.
+_STUCK: Final = "state IN ('orphan_suspect', 'irrevocable')"
 _NOT_OVER: Final = "state IN ('intent', 'active', 'revoking', 'orphan_suspect', 'irrevocable')"
 
 
 def search(connection: Connection, filters: Mapping[str, str | float], *, limit: int) -> list[LeaseRow]:
-    """Return the leases that fit all filters (:data:`FILTERS`): those that are not over first, then the last to end."""
+    """Return the leases that fit all filters (:data:`FILTERS`): those that are stuck, not over, the last to end."""
     where = " AND ".join(FILTERS[name] for name in filters) or "1"
     values = tuple(filters.values())
-    found = rows_where(connection, f"{_NOT_OVER} AND {where} ORDER BY created_at DESC", values, limit)
+    found = rows_where(connection, f"{_NOT_OVER} AND {where} ORDER BY {_STUCK} DESC, created_at DESC", values, limit)
     for state in _OVER:
         if len(found) < limit:
             last = f"(SELECT * FROM leases WHERE state = '{state}' ORDER BY expires_at DESC LIMIT {_LOOKED_THROUGH})"  # noqa: S608
             found += rows_where(connection, where, values, limit - len(found), table=last)
     return found
+
+
+def damaged(connection: Connection, *, limit: int) -> list[str]:
+    """Return the ids of rows that are set aside because they cannot be read."""
+    found = connection.exec_driver_sql(
+        "SELECT id FROM leases WHERE state = 'irrevocable' AND end_reason = ? LIMIT ?", (DAMAGED, limit)
+    )
+    return [row[0] for row in found if isinstance(row[0], str)]
 
 
 def counts(connection: Connection) -> dict[tuple[str, str], int]:

@@ -36,7 +36,9 @@ from minter.custody import Custody
 from minter.custody_report import ChainHead, CustodyReport
 from minter.denials import Denials, Operators, Recorder
 from minter.expiry import Expiry
+from minter.forgetting import Forgetting
 from minter.issuer_roots import IssuerRoots
+from minter.key_age import KeyAge
 from minter.key_ending import KeyEnding
 from minter.key_making import KeyMaking
 from minter.lease_endpoint import LeaseEndpoint
@@ -88,6 +90,7 @@ class Minter:
         self.book = Book()
         self.hub = WatchHub()
         self.metrics = Metrics()
+        self._counted: tuple[dict[tuple[str, str], int], Sequence[KeyAge]] = ({}, ())
         self.recorder = Recorder(store)
         self.denials = Denials(self.recorder, clock, count=self.metrics.access_denied)
         self.brokers = Brokers(found.read.brokers, clock=clock, denials=self.denials)
@@ -172,6 +175,7 @@ class Minter:
             keys=self._key_calls(),
             state=StateCalls(settings=settings, store=store, quarantine=self.quarantine, clock=clock),
             reports=ReportCalls(report=self.custody_report, clock=clock),
+            forgetting=Forgetting(store, self.endings, clock=clock),
             reloader=self.reloader,
             readiness=self.readiness,
             metrics=self.exposition,
@@ -303,10 +307,14 @@ class Minter:
 
     async def exposition(self) -> bytes:
         """Return the metrics in Prometheus's text format."""
-        counts = await self.store.read(lease_rows.counts)
         now, said = self.clock.now(), self.custody.settings_of
-        keys = await self.store.read(lambda found: key_age.ages(found, said, now=now))
-        counts |= {("active", kind): count for kind, count in self.book.by_kind().items()}
+        with contextlib.suppress(ProblemError):
+            # What a state that cannot be read said last is better than no metrics of its trouble.
+            self._counted = await self.store.read_beside(
+                lambda found: (lease_rows.counts(found), key_age.ages(found, said, now=now))
+            )
+        stuck, keys = self._counted
+        counts = stuck | {("active", kind): count for kind, count in self.book.by_kind().items()}
         return self.metrics.text(
             Snapshot(
                 leases=counts,

@@ -98,7 +98,7 @@ class KindsOf:
 
     def __init__(self, custody: Custody) -> None:
         self._custody = custody
-        self._known: dict[str, Kind | None] = {}
+        self._known: dict[str, Kind] = {}
 
     def take(self, policy: Policy) -> None:
         """Go by these first."""
@@ -112,7 +112,8 @@ class KindsOf:
             try:
                 self._known[row.token] = kinds.build(msgspec.json.decode(row.token), self._custody, "lease")
             except (ConfigurationError, msgspec.DecodeError):
-                self._known[row.token] = None
+                # Not remembered: what it lacks, a key perhaps, may come back.
+                return None
         return self._known[row.token]
 
 

@@ -77,7 +77,7 @@ class Endings:
             metrics=metrics,
             per_s=per_s,
             write=self.write,
-            skip=lambda lease_id: lease_id in self._busy or book.get(lease_id) is not None,
+            skip=lambda lease_id: lease_id in self._busy or lease_id in book,
         )
         #: Leases whose end is not written yet, and the keys that no lease may begin for until it is.
         self._busy: set[str] = set()
@@ -316,6 +316,10 @@ class Endings:
             now = self._clock.now()
             await self._store.write(lambda found: (lease_queue.wait_no_longer(found, given, now=now), ()))
             self.upstream.look()
+
+    def works_on(self, lease_id: str) -> bool:
+        """Say whether a lease is live, or its end is being written or tried."""
+        return lease_id in self._busy or lease_id in self._book or self.upstream.holds(lease_id)
 
     # --- stopping ---
 

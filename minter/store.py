@@ -61,6 +61,8 @@ _OWED: Final = 10_000
 _RETRY_S: Final = 5.0
 #: A transaction that takes longer hangs.
 _HANGS_S: Final = 5.0
+#: So long a read that need not wait for writes does.
+_BESIDE_S: Final = 1.0
 _REMEMBER_S: Final = 1.0
 #: Where a connection notes how its next transaction begins.
 _BEGIN: Final = "begin"
@@ -144,12 +146,16 @@ class Store:
         return await self._ask(lambda connection: (query(connection), ()), reads=True)
 
     async def read_beside(self, query: Callable[[Connection], T]) -> T:
-        """Like :meth:`read`; while a write hangs, on another connection, where SQLite lets it read what was committed.
+        """Like :meth:`read`, but while a write hangs on another connection: what was committed, if SQLite lets it.
 
         Errors: ``state-unavailable``.
         """
         if not self.hangs:
-            return await self.read(query)
+            reading = asyncio.ensure_future(self.read(query))
+            await asyncio.wait([reading], timeout=_BESIDE_S)
+            if reading.done():
+                return reading.result()
+            reading.cancel()
         try:
             return await asyncio.to_thread(self._read_beside, query)
         except DBAPIError:

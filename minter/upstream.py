@@ -315,7 +315,7 @@ class Upstream:
     def _failed(self, row: LeaseRow, error: RevocationError, *, missing: bool = False) -> Change:
         now = self._clock.now()
         before = (row.state, row.how)
-        if not error.permanent:
+        if not error.permanent or row.state == "orphan_suspect":
             row.attempts += 1
         if row.state == "orphan_suspect":
             # It stays in sight until its worst-case end, whatever the issuer says.

@@ -1,4 +1,4 @@
-"""``minter leases``: what is on loan, and taking it back."""
+"""``minter leases``: what is on loan, taking it back, and what cannot be taken back."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from config.errors import ExitCode
 from minter.admin_client import AdminClient
 from minter.cli import options
 
-app = commands.group("List leases; revoke one, many or all.")
+app = commands.group("List leases; revoke one, many or all; forget one that cannot be revoked.")
 
 #: States in which a credential may still be good for something.
 LIVE = ("intent", "active", "revoking", "orphan_suspect", "irrevocable")
@@ -39,7 +39,10 @@ def list_(
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """List the leases that are not over. Id, run, profile, state and end of each: no credential."""
+    """List the leases that are not over; first those that nobody can end (orphan_suspect, irrevocable).
+
+    Id, run, profile, state and end of each, and until when its credential lives at the latest: no credential.
+    """
     leases = _find(
         AdminClient(options.settings(config)), run=run, key=key, kind=kind, caller=caller, profile=profile, state=state
     )
@@ -108,6 +111,26 @@ def revoke(
     _say_how(ended)
 
 
+@app.command()
+def forget(
+    lease: Annotated[str, typer.Argument(metavar="LEASE", help="The lease, by its id.")],
+    *,
+    reason: Annotated[str, typer.Option("--reason", help="Why, in your own words; the audit log keeps them.")],
+    json: options.Json = False,
+    config: options.Config = options.DEFAULT,
+) -> None:
+    """Forget a lease that cannot be revoked: one that is orphan_suspect or irrevocable, or whose row is damaged.
+
+    It ends nothing. Look at the issuer first: what was lent may be good there until the time that the list shows.
+    """
+    answer = AdminClient(options.settings(config)).post(
+        f"/v1/leases/{commands.in_path(lease)}/forget", {"reason": reason}
+    )
+    if json:
+        terminal.out_json(answer)
+    terminal.say("1 lease forgotten; what it lent was not revoked")
+
+
 def _say_how(ended: list[dict[str, Any]]) -> None:
     terminal.say(f"{terminal.count(len(ended), 'lease')} revoked")
     if pending := sum(one["state"] == "revoking" for one in ended):
@@ -128,16 +151,23 @@ def _find(client: AdminClient, **filters: str | None) -> list[dict[str, Any]]:
 
 def _show(leases: list[dict[str, Any]]) -> None:
     terminal.table(
-        ("LEASE", "BROKER", "CALLER", "RUN", "PROFILE", "KIND", "STATE", "EXPIRES", "HOW"),
+        ("LEASE", "BROKER", "CALLER", "RUN", "PROFILE", "KIND", "STATE", "EXPIRES", "LIVES UNTIL", "HOW"),
         (
             (
                 *(one.get(name) for name in ("lease_id", "broker", "caller", "run_id", "profile", "kind", "state")),
                 terminal.instant(one.get("expires_at")),
+                _lives_until(one),
                 one.get("how"),
             )
             for one in leases
         ),
     )
+
+
+def _lives_until(lease: dict[str, Any]) -> str | None:
+    if lease["state"] not in LIVE:
+        return None
+    return terminal.instant(lease.get("lives_until")) or "it is ended"
 
 
 def _since(text: str) -> str:
