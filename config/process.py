@@ -49,6 +49,7 @@ class Facts:
     core_limit: int
     umask: str | None
     open_files: int
+    swap: bool | None
 
 
 def facts() -> Facts:
@@ -61,21 +62,27 @@ def facts() -> Facts:
         uid=os.geteuid(),
         dumpable=dumpable,
         core_limit=resource.getrlimit(resource.RLIMIT_CORE)[0],
-        umask=_umask(),
+        umask=_status().get("Umask"),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        swap=_swapped(_status().get("VmSwap")),
     )
 
 
-def _umask() -> str | None:
-    # The only system call that tells it sets it: of all threads, for a moment. The kernel tells it in a text too.
+def _status() -> dict[str, str]:
+    """Return what the kernel says of this process: the only system call that tells the umask also sets it."""
     if sys.platform != "linux":
-        return None
+        return {}
     fd = os.open("/proc/self/status", os.O_RDONLY | os.O_CLOEXEC)
     try:
-        status = os.read(fd, 65536).decode("ascii", "replace")
+        text = os.read(fd, 65536).decode("ascii", "replace")
     finally:
         os.close(fd)
-    return next((line.split()[1] for line in status.splitlines() if line.startswith("Umask:")), None)
+    lines = (line.partition(":") for line in text.splitlines())
+    return {name: value.strip() for name, _, value in lines}
+
+
+def _swapped(text: str | None) -> bool | None:
+    return None if text is None else not text.startswith("0 ")
 
 
 def settle_memory() -> None:

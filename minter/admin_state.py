@@ -20,6 +20,7 @@ from config.settings import MinterSettings
 from minter import process_facts
 from minter.audit_events import Event
 from minter.quarantine import Quarantine
+from minter.sources.keyring import OVERRIDE
 from minter.store import Connection, Store
 
 _MAX_BODY: Final = 1024
@@ -42,13 +43,14 @@ class StateCalls:
     quarantine: Quarantine
     clock: Clock
 
-    async def process(self, _request: Request, _uid: int) -> Response:
+    async def process(self, _request: Request, uid: int) -> Response:
         """Say what this process is: hardening, user, keyring backend, database."""
         references = await self.store.read(_references)
         answer = process_facts.of_this_process(references)
         answer["keyring"] = await asyncio.to_thread(process_facts.keyring, self.settings, references)
         answer["database"] = await self.store.read(process_facts.database)
-        answer["keyring_override"] = "PYTHON_KEYRING_BACKEND" in os.environ
+        answer["keyring_override"] = OVERRIDE in os.environ
+        answer["peer_uid"] = uid
         return json_response(answer)
 
     async def backup(self, request: Request, uid: int) -> Response:

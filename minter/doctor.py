@@ -12,24 +12,23 @@ from pathlib import Path
 
 from config import load
 from config.console import doctor, terminal
-from config.console.commands import AnswerError, CommandError, UnreachableError
 from config.console.doctor import Finding
 from config.errors import ConfigurationError
 from config.settings import MinterSettings
-from minter import audit_state
-from minter.admin_client import AdminClient
-from minter.doctor_keys import FOR_THE_SERVICE, check_keys, load_grants, rows
+from minter import audit_state, doctor_state
+from minter.doctor_keys import FOR_THE_SERVICE, check_keys, load_grants
+from minter.doctor_online import check_online
+from minter.doctor_service import check_service
 
 
-def examine(config: Path, environ: Mapping[str, str]) -> list[Finding]:
-    """Return everything that was looked at, faults or not."""
+def examine(config: Path, environ: Mapping[str, str], *, online: bool = False) -> list[Finding]:
+    """Return everything that was looked at, faults or not; ``online``: also the clocks of the profiles' origins."""
     try:
         settings = load.load_settings(MinterSettings, config, environ)
     except ConfigurationError as error:
         return list(doctor.from_configuration("settings", error))
-    state = settings.state.removeprefix("sqlite:")
-    found = doctor.owner_of(os.path.dirname(state))  # noqa: PTH120 - a text in, a text out
-    owner = os.geteuid() if found is None else found
+    owner = doctor_state.owner_of(settings)
+    clock, _ = load.program_clock(environ, "MINTER_")
     findings = [
         Finding("ok", "settings", str(config), "load"),
         *doctor.process("MINTER_", environ, allow_root=settings.allow_root, owner=owner),
@@ -37,12 +36,14 @@ def examine(config: Path, environ: Mapping[str, str]) -> list[Finding]:
         *_files(settings, owner),
         *_grants(settings, environ),
         *doctor.database("state", settings.state),
-        *_leases(settings),
+        *doctor_state.check_state(settings, owner, clock),
         *_audit(settings, owner),
         *_commands(settings),
         *check_keys(settings, owner, environ),
+        *check_service(settings, owner),
     ]
-    findings += _service(settings)
+    if online:
+        findings += check_online(settings, environ, clock)
     return findings
 
 
@@ -90,14 +91,6 @@ def _grants(settings: MinterSettings, environ: Mapping[str, str]) -> Iterator[Fi
     yield Finding("ok", "grants", settings.grants, f"{terminal.count(len(grants.profiles), 'profile')} loaded")
 
 
-def _leases(settings: MinterSettings) -> Iterator[Finding]:
-    counts = dict(rows(settings, "SELECT state, count(*) FROM leases GROUP BY state"))
-    for name in ("orphan_suspect", "irrevocable"):
-        if number := counts.get(name):
-            hint = f"minter leases list --state {name}"
-            yield Finding("warning", "leases", name, f"{number} credentials may be alive that nobody holds", hint)
-
-
 def _audit(settings: MinterSettings, owner: int) -> Iterator[Finding]:
     path = Path(settings.audit)
     clock, _ = load.program_clock(os.environ, "MINTER_")
@@ -134,19 +127,3 @@ def _commands(settings: MinterSettings) -> Iterator[Finding]:
             yield Finding("fault", "commands", where, f"{program} cannot be run by this user")
         else:
             yield doctor.public_file("commands", str(program), owner=0)
-
-
-def _service(settings: MinterSettings) -> Iterator[Finding]:
-    try:
-        client = AdminClient(settings)
-        parts = client.get("/readyz", verbose="")
-    except AnswerError as error:
-        yield Finding("fault", "service", "minter", error.what)
-        return
-    except UnreachableError as error:
-        yield Finding("note", "service", "minter", error.what)
-        return
-    except CommandError as error:
-        yield Finding("note", "service", "minter", error.what, error.hint)
-        return
-    yield from (Finding("ok", "service", part, "is well") for part in parts)

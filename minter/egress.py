@@ -45,11 +45,15 @@ class EgressError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What came back. The body may be a problem: the status says so. ``retry_after`` is an issuer's, in seconds."""
+    """What came back. The body may be a problem: the status says so. ``retry_after`` is an issuer's, in seconds.
+
+    ``date`` is what an issuer's clock says, as it writes it.
+    """
 
     status: int
     body: bytes
     retry_after: float | None = None
+    date: str = ""
 
 
 async def ask(
@@ -135,7 +139,8 @@ async def call(
                 content += chunk
                 if len(content) > MAX_ISSUER_BYTES:
                     raise EgressError("the answer is too large")
-            return Answer(response.status, bytes(content), _retry_after(response.headers.get("Retry-After", "")))
+            pause = _retry_after(response.headers.get("Retry-After", ""))
+            return Answer(response.status, bytes(content), pause, response.headers.get("Date", ""))
     except ProblemError:
         raise EgressError("the issuer's name resolves to an address that is never called", unsent=True) from None
     except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Annotated
 
 import typer
 
@@ -16,10 +17,18 @@ app = commands.group("Look for what is wrong with this installation.")
 
 
 @app.command()
-def doctor(*, json: options.Json = False, config: options.Config = options.DEFAULT) -> None:
+def doctor(
+    *,
+    online: Annotated[
+        bool, typer.Option("--online", help="Also ask every profile's origin for its time, without a credential.")
+    ] = False,
+    json: options.Json = False,
+    config: options.Config = options.DEFAULT,
+) -> None:
     """Look for what is wrong: files, state, audit log, keys, sockets, clock, limits. Faults give status 8.
 
-    Nothing is changed and no secret is shown. Run it as the minter's user for the whole picture.
+    Nothing is changed, no secret is shown, and without --online nothing leaves the machine. A running minter is asked
+    what its process is like. Run it as the minter's user for the whole picture.
     """
-    if not findings.report(minter_doctor.examine(config, os.environ), json=json):
+    if not findings.report(minter_doctor.examine(config, os.environ, online=online), json=json):
         raise typer.Exit(ExitCode.DOCTOR)

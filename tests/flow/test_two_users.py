@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
-import shutil
 import signal
 import socket
-import subprocess
-import tempfile
 from pathlib import Path
 
 import pytest
 
 from tests.flow.test_main_job import profile
-from tests.worlds.service import BIN, CANARY, Service
-from tests.worlds.users import as_user, tried_as
+from tests.worlds.service import CANARY
+from tests.worlds.two_users import BROKER, MINTER, OTHER, SHARED, two_users
+from tests.worlds.users import tried_as
 
 pytestmark = [
     pytest.mark.flow,
@@ -24,74 +21,11 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="switching to other users needs root"),
 ]
 
-MINTER, BROKER, OTHER, SHARED = 64901, 64902, 64903, 64910
-
-
-class TwoUsers(Service):
-    """A minter and a broker under users of their own, in directories of their own."""
-
-    def prepare(self, profiles):
-        super().prepare(profiles)
-        (self.root / "minter.toml").write_text(
-            f'socket_group = "{SHARED}"\nlisten = ["unix:shared/minter.sock"]\n'
-            '[keys.api]\nsource = "file:secrets/api.key"\n'
-        )
-        (self.root / "broker.toml").write_text(
-            f'listen = ["127.0.0.1:{self.port}"]\nminter = "unix:shared/minter.sock"\n'
-            'state = "sqlite:broker/broker.db"\nminter_credential = "file:broker/broker.credential"\n'
-            'admin_listen = ["unix:broker/broker-admin.sock"]\n'
-        )
-        (self.root / "brokers.json").unlink()
-        made = self.run("minter", "brokers", "create", "broker-1", "--uid", str(BROKER), "--file", "brokers.json")
-        (self.root / "broker").mkdir(mode=0o700)
-        credential = self.root / "broker/broker.credential"
-        credential.write_bytes(made.stdout)
-        (self.root / "shared").mkdir(mode=0o750)
-        os.chown(self.root / "shared", MINTER, SHARED)
-        for owner, names in {
-            MINTER: ["secrets", "secrets/api.key", "state", "run", "brokers.json"],
-            BROKER: ["broker", "broker/broker.credential", "callers.json"],
-        }.items():
-            for name in names:
-                os.chown(self.root / name, owner, owner)
-        for name in ("secrets/api.key", "brokers.json", "broker/broker.credential", "callers.json"):
-            (self.root / name).chmod(0o600)
-        for name in ("grants.json", "minter.toml", "broker.toml"):
-            (self.root / name).chmod(0o644)
-
-    def start(self, *programs):
-        for program in programs or ("minter", "broker"):
-            uid = {"minter": MINTER, "broker": BROKER}[program]
-            argv = as_user(
-                uid, [str(BIN / program), "serve", "--config", str(self.root / f"{program}.toml")], groups=[SHARED]
-            )
-            with (self.root / f"{program}.log").open("ab") as log:
-                self.processes[program] = subprocess.Popen(
-                    argv, cwd="/", env={"PATH": "/usr/bin:/bin"}, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
-            self.until(lambda p=program: self.ready(p), f"{program} is ready")
-
-    def ready(self, program):
-        assert self.processes[program].poll() is None, self.log(program)[-3000:]
-        if program == "minter":
-            with socket.socket(socket.AF_UNIX) as probe:
-                return probe.connect_ex(str(self.root / "shared/minter.sock")) == 0
-        with contextlib.suppress(OSError):
-            return self.http("GET", "/readyz").status == 200
-        return False
-
 
 @pytest.fixture
 def two():
-    root = Path(tempfile.mkdtemp(prefix="minter-broker-two-users-"))
-    root.chmod(0o755)
-    made = TwoUsers(root)
-    try:
+    with two_users() as made:
         yield made
-        made.assert_canary_absent()
-    finally:
-        made.end()
-        shutil.rmtree(root)
 
 
 def test_the_brokers_user_makes_calls_and_cannot_read_the_minters_memory_environment_or_files(two, api):
