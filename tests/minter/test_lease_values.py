@@ -192,14 +192,22 @@ async def test_the_value_is_erased_by_the_write_that_ends_the_lease(world, profi
     assert await columns(world, expired.row.id) == (None, None)
 
 
-async def test_an_erased_value_is_overwritten_in_the_database_file(world):
-    live = await world.lease(profile="jwt")
-    _, blob = await columns(world, live.row.id)
+async def test_erased_values_are_overwritten_in_the_database_file(world):
+    lent = [await world.lease(profile="jwt", ttl_s=60.0) for _ in range(30)]
+    blobs = [(await columns(world, one.row.id))[1] for one in lent]
     file = world.folder / "state" / "minter.db"
-    assert blob in file.read_bytes()
-    await world.minter.service.end_run("b1", live.row.run_id)
-    assert blob not in file.read_bytes()
-    assert live.row.id.encode() in file.read_bytes()
+    assert all(blob in file.read_bytes() for blob in blobs)
+    for one in lent[::2]:
+        await world.minter.service.end_run("b1", one.row.run_id)
+    world.clock.advance(86_400 + 120)
+    # One tick ends the others, the next forgets them.
+    for _ in range(2):
+        world.clock.advance(86_400)
+        await world.minter.expiry.tick()
+    assert await world.states() == {}
+    left = file.read_bytes()
+    pieces = [blob[start : start + 16] for blob in blobs for start in range(0, len(blob) - 16, 16)]
+    assert [piece for piece in pieces if piece in left] == []
 
 
 async def test_what_an_issuer_does_not_end_keeps_its_value_until_it_is_ended(world):
