@@ -345,7 +345,7 @@ def version_row(sealing: SealingKey, now: float, *, phase: key_rows.Phase, activ
     )
 
 
-def key_event(code: str, row: VersionRow, **more: int | bool | None) -> Event:
+def key_event(code: str, row: VersionRow, **more: float | None) -> Event:
     """Return an event about a version of the sealing key."""
     fields: dict[str, Value] = {"alias": row.alias, "version": row.version, "source": kind_of(row.source_ref)}
     fields["algorithm"] = row.algorithm

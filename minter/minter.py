@@ -134,7 +134,13 @@ class Minter:
             kinds_of=self.kinds_of,
             hub=self.hub,
         )
-        self.sealing = SealingRotation(self.custody.data_keys, store, clock=clock, end_all=self._end_all)
+        self.sealing = SealingRotation(
+            self.custody.data_keys,
+            store,
+            clock=clock,
+            overlap_s=float(settings.rotation_overlap),
+            end_all=self._end_all,
+        )
         self.rotation = Rotation(
             self.custody,
             store,
@@ -145,6 +151,7 @@ class Minter:
             ),
             sealing=self.sealing,
         )
+        self.making = KeyMaking(self.custody, store, clock=clock)
         self._rotating: asyncio.Task[None] | None = None
         self._undo = AsyncExitStack()
         self.readiness = Readiness()
@@ -250,6 +257,8 @@ class Minter:
                 await minter.endings.close(recovered.valueless, "value-lost")
                 await minter.end_made_with_any(read.staged.overwritten)
                 await minter.reloader.end_what_may_not_go_on()
+                with contextlib.suppress(ProblemError):
+                    await minter.making.tick(clock.now())
             # What is overdue is ended while the minter serves: its use is refused at use.
             minter.expiry.start()
             await asyncio.to_thread(state_copies.scrub, path)
@@ -282,7 +291,7 @@ class Minter:
         return KeyCalls(
             custody=self.custody,
             rotation=self.rotation,
-            making=KeyMaking(self.custody, self.store, clock=self.clock),
+            making=self.making,
             ending=ending,
             store=self.store,
             service=self.service,
@@ -347,7 +356,7 @@ class Minter:
         return next_at
 
     async def _rotate(self) -> None:
-        for turning in (self.rotation, self.sealing):
+        for turning in (self.making, self.rotation, self.sealing):
             try:
                 await turning.tick(self.clock.now())
             except ProblemError as error:

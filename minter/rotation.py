@@ -130,14 +130,14 @@ class Rotation:
         """
         if compromised and step not in ("start", "status"):
             raise ProblemError("body-malformed", "compromised goes with a start")
-        if alias == SEALING_KEY and self._sealing is not None:
-            return await self._of_the_sealing_key(step, value, dry_run=dry_run, compromised=compromised, uid=uid)
-        if alias not in self._custody.aliases():
+        if alias not in self._custody.aliases() and alias != SEALING_KEY:
             raise ProblemError("key-retired" if alias in self._custody.reader.retired else "key-not-found")
         overlap_s = self._overlap_s if overlap_s is None else overlap_s
         if not 0 <= overlap_s <= MAX_OVERLAP_S:
             raise ProblemError("body-malformed", "overlap_s is not between zero and a year")
         terms = Terms(overlap_s=overlap_s, force=force or compromised, compromised=compromised, uid=uid)
+        if alias == SEALING_KEY:
+            return await self._of_the_sealing_key(step, value, terms, dry_run=dry_run)
         if dry_run or step == "status":
             if step == "start":
                 self._check_rotatable(alias)
@@ -337,13 +337,15 @@ class Rotation:
         return await self._steps.versions(new.alias)
 
     async def _of_the_sealing_key(
-        self, step: Step, value: Secret | None, *, dry_run: bool, compromised: bool, uid: int | None
+        self, step: Step, value: Secret | None, terms: Terms, *, dry_run: bool
     ) -> dict[str, Any]:
         if value is not None:
             raise ProblemError("body-malformed", "the minter makes this key itself: no value can be given")
         if self._sealing is None:
             raise ProblemError("key-not-found")
-        plan = await self._sealing.request(step, dry_run=dry_run, uid=uid, compromised=compromised)
+        plan = await self._sealing.request(
+            step, overlap_s=terms.overlap_s, dry_run=dry_run, uid=terms.uid, compromised=terms.compromised
+        )
         self._custody.put(await self._store.read(key_rows.versions))
         return {"value_from": "minter", **plan}
 

@@ -7,8 +7,8 @@ Rules of this module:
 2. One transaction wraps every data key by the new version, makes that one active and the old one retiring, and begins
    a new data key. From there on the old version opens nothing that is in the state.
 3. Every value is sealed anew with the new data key, in batches; a kill in between loses nothing and the next tick goes
-   on. When none is left the old version is deleted from its source.
-4. A backup that was made before needs the old version: the plan says so.
+   on. When none is left the old version is deleted from its source, after the overlap.
+4. A backup that was made before needs the old version: the plan says so, and the overlap is the time to make a new one.
 """
 
 from __future__ import annotations
@@ -39,41 +39,63 @@ _NAMED: Final = 100
 
 
 class SealingRotation:
-    """Rotates the custody key ``sealing-key``. ``end_all`` ends every live lease: after a compromise."""
+    """Rotates the custody key ``sealing-key``.
+
+    ``overlap_s``: how long an old version is kept when no other time is given. ``end_all`` ends every live lease:
+    after a compromise.
+    """
 
     def __init__(
-        self, keys: DataKeys, store: Store, *, clock: Clock, end_all: Callable[[str], Awaitable[object]]
+        self,
+        keys: DataKeys,
+        store: Store,
+        *,
+        clock: Clock,
+        overlap_s: float,
+        end_all: Callable[[str], Awaitable[object]],
     ) -> None:
         self._keys = keys
         self._store = store
         self._clock = clock
+        self._overlap_s = overlap_s
         self._end_all = end_all
         self._alone = asyncio.Lock()
 
     async def request(
-        self, step: Step, *, dry_run: bool = False, uid: int | None = None, compromised: bool = False
+        self,
+        step: Step,
+        *,
+        overlap_s: float | None = None,
+        dry_run: bool = False,
+        uid: int | None = None,
+        compromised: bool = False,
     ) -> dict[str, Any]:
         """Do what an operator asks for and return the rotation's plan and state (:mod:`minter.rotation_plan`).
 
+        ``compromised``: every live lease ends, and no older version is kept.
+
         Errors: ``rotation-running``, ``rotation-not-running``, ``rotation-unsupported``, ``secret-unavailable``.
         """
+        overlap_s = self._overlap_s if overlap_s is None else overlap_s
         if dry_run or step == "status":
-            return await self._describe(dry_run=dry_run, compromised=compromised)
+            return await self._describe(overlap_s, dry_run=dry_run, compromised=compromised)
         if self._alone.locked():
             raise ProblemError("rotation-running", retry_after=1)
         async with self._alone:
             versions = await self._versions()
             if step == "abort":
                 await self._abort(versions, uid=uid)
-            elif versions.prepared is not None or step == "start":
-                await self._start(versions, uid=uid)
+            elif step == "start" or versions.prepared is not None:
+                await self._start(versions, overlap_s, uid=uid)
+                # What is little is sealed anew at once.
+                await self._keys.move(self._store)
             elif not versions.retiring:
                 raise ProblemError("rotation-not-running")
             if compromised:
                 await self._end_all("key-compromised")
-            if step == "finish":
+            if compromised or (step == "finish" and versions.prepared is None):
                 await self._finish(uid=uid)
-        return await self._describe(dry_run=False, compromised=compromised)
+        return await self._describe(overlap_s, dry_run=False, compromised=compromised)
 
     async def tick(self, now: float) -> None:
         """Bring to an end what is under way, a batch at a time; take a new data key when it is time for one."""
@@ -82,15 +104,15 @@ class SealingRotation:
         async with self._alone:
             versions = await self._versions()
             if versions.prepared is not None:
-                await self._start(versions, uid=None)
+                await self._start(versions, self._overlap_s, uid=None)
             await self._keys.tick(self._store, now)
             await self._destroy_retired(now, uid=None)
 
     # --- steps ---
 
-    async def _start(self, versions: Versions, *, uid: int | None) -> None:
+    async def _start(self, versions: Versions, overlap_s: float, *, uid: int | None) -> None:
         row = versions.prepared
-        if versions.retiring and row is None:
+        if self._keys.moving and row is None:
             raise ProblemError("rotation-running", "values are still being moved off the version before", retry_after=5)
         if row is None:
             row = await self._begin(versions.highest + 1, uid=uid)
@@ -99,7 +121,7 @@ class SealingRotation:
             row = version_row(sealing, row.created_at, phase="prepared", activated_at=None)
             await self._write(row, key_event("key.rotation-prepared", row, uid=uid))
             failpoints.reached("rewrap.prepared")
-        await self._activate(sealing, row, uid=uid)
+        await self._activate(sealing, row, overlap_s, uid=uid)
 
     async def _begin(self, version: int, *, uid: int | None) -> VersionRow:
         ref = versioned(self._keys.settings.source, version)
@@ -123,7 +145,7 @@ class SealingRotation:
         failpoints.reached("rewrap.written")
         return sealing
 
-    async def _activate(self, sealing: SealingKey, row: VersionRow, *, uid: int | None) -> None:
+    async def _activate(self, sealing: SealingKey, row: VersionRow, overlap_s: float, *, uid: int | None) -> None:
         now, fresh = self._clock.now(), new_data_key()
         old = (await self._versions()).active
         if old is None:
@@ -143,11 +165,11 @@ class SealingRotation:
                 rewrap(connection, one.number, key, sealing)
             number = add_data_key(connection, fresh, sealing, now)
             # The old one first: the table takes no second active version, not even for a moment.
-            key_rows.put_version(connection, replace(old, phase="retiring", retire_at=now))
+            key_rows.put_version(connection, replace(old, phase="retiring", retire_at=now + overlap_s))
             active = replace(row, phase="active", activated_at=now)
             key_rows.put_version(connection, active)
             key_rows.rotated(connection, SEALING_KEY, now=now)
-            return number, [key_event("key.rotation-activated", active, uid=uid)]
+            return number, [key_event("key.rotation-activated", active, retire_at=now + overlap_s, uid=uid)]
 
         failpoints.reached("rewrap.activating")
         self._keys.unsure = True
@@ -163,11 +185,11 @@ class SealingRotation:
             await self._keys.move(self._store)
         if self._keys.moving:
             raise ProblemError("secret-unavailable", "values do not open: see seal.refused in the audit log")
-        await self._destroy_retired(self._clock.now(), uid=uid)
+        await self._destroy_retired(self._clock.now(), at_once=True, uid=uid)
 
-    async def _destroy_retired(self, now: float, *, uid: int | None) -> None:
+    async def _destroy_retired(self, now: float, *, at_once: bool = False, uid: int | None) -> None:
         for old in (await self._versions()).retiring:
-            if self._keys.moving or now < (old.retire_at or 0.0):
+            if self._keys.moving or (not at_once and now < (old.retire_at or 0.0)):
                 continue
             failpoints.reached("rewrap.moved")
             if self._keys.sources.writable(old.source_ref):
@@ -215,7 +237,7 @@ class SealingRotation:
 
         await self._store.write(work)
 
-    async def _describe(self, *, dry_run: bool, compromised: bool) -> dict[str, Any]:
+    async def _describe(self, overlap_s: float, *, dry_run: bool, compromised: bool) -> dict[str, Any]:
         now = self._clock.now()
 
         def query(connection: Connection) -> tuple[Versions, int, int, list[key_rows.User], list[str]]:
@@ -227,7 +249,7 @@ class SealingRotation:
             return versions, resealing.left(connection), sealed, _holders(connection), names
 
         versions, left, sealed, holders, names = await self._store.read(query)
-        steps = _steps(versions, now, left=left, moving=self._keys.moving)
+        steps = _steps(versions, now, overlap_s, left=left, moving=self._keys.moving)
         coming = (
             next((step for step in steps if not step["done"]), None) if versions.state != "idle" or dry_run else None
         )
@@ -251,13 +273,11 @@ class SealingRotation:
                 "callers": sorted({user.caller for user in affected}),
                 "brokers": sorted({user.broker for user in affected}),
             },
-            "to_do": _to_do(names) if compromised else [_BACKUPS],
+            "to_do": _to_do(names) if compromised else [_BACKUPS] if versions.retiring or dry_run else [],
         }
 
 
-_BACKUPS: Final = (
-    "backups made before now need the old version: make a new one, or keep a copy of the old key with them"
-)
+_BACKUPS: Final = "backups from before need the old version: make a new one (minter backup) while it is kept"
 
 
 def _to_do(names: Sequence[str]) -> list[str]:
@@ -277,13 +297,14 @@ def _holders(connection: Connection) -> list[key_rows.User]:
     return [key_rows.User(*row) for row in rows]
 
 
-def _steps(versions: Versions, now: float, *, left: int, moving: bool) -> list[dict[str, Any]]:
+def _steps(versions: Versions, now: float, overlap_s: float, *, left: int, moving: bool) -> list[dict[str, Any]]:
     new, old = versions.prepared, versions.retiring
     activated = bool(old) and new is None
     moved = activated and not moving
+    retire_at = (old[-1].retire_at if activated else None) or now + overlap_s
 
-    def step(name: str, does: str, *, done: bool) -> dict[str, Any]:
-        return {"step": name, "at": rfc3339(now), "does": does, "done": done}
+    def step(name: str, does: str, *, done: bool, at: float = now) -> dict[str, Any]:
+        return {"step": name, "at": rfc3339(at), "does": does, "done": done}
 
     return [
         step(
@@ -297,5 +318,5 @@ def _steps(versions: Versions, now: float, *, left: int, moving: bool) -> list[d
             done=activated,
         ),
         step("move", f"seal what is there anew with the new data key ({left} left)", done=moved),
-        step("retire", "delete the old key from its source", done=False),
+        step("retire", "delete the old key from its source (at once with --finish)", done=False, at=retire_at),
     ]

@@ -20,6 +20,9 @@ from minter.sealing_rotation import SealingRotation
 from minter.sources import Context, SourceError, Sources
 from tests.minter.vault import CANARY, Vault, quick_directory
 
+#: How long a version of the sealing key is kept after its successor took over.
+OVERLAP_S = 3600.0
+
 
 @pytest.fixture
 async def vault(clock):
@@ -41,7 +44,9 @@ def rotation(vault, ended=None):
         if ended is not None:
             ended.append(reason)
 
-    return SealingRotation(vault.custody.data_keys, vault.store, clock=vault.clock, end_all=end_all)
+    return SealingRotation(
+        vault.custody.data_keys, vault.store, clock=vault.clock, overlap_s=OVERLAP_S, end_all=end_all
+    )
 
 
 async def seal_a_lease(vault, run="run_1", value=CANARY):
@@ -293,8 +298,12 @@ async def test_a_rotation_wraps_everything_by_a_new_key_and_deletes_the_old_one(
     lease_id, turning = await seal_a_lease(vault), rotation(vault)
     old = sealing_file(vault).read_text()
     plan = await turning.request("start", uid=0)
-    assert (plan["state"], plan["active_version"], plan["next_step"]) == ("retiring", 2, "move")
+    assert (plan["state"], plan["active_version"], plan["next_step"]) == ("retiring", 2, "retire")
+    vault.clock.advance(OVERLAP_S - 1)
+    await turning.tick(vault.clock.now())
     assert await vault.phases(SEALING_KEY) == {1: "retiring", 2: "active"}
+    assert sealing_file(vault).read_text() == old
+    vault.clock.advance(1)
     await turning.tick(vault.clock.now())
     assert await vault.phases(SEALING_KEY) == {1: "destroyed", 2: "active"}
     assert not sealing_file(vault).exists()
@@ -329,11 +338,13 @@ async def test_a_stolen_copy_of_the_old_key_opens_nothing_that_is_in_the_state_a
         stolen.decrypt(blob[:12], blob[12:], _context(("minter-broker seal 1", 2, *lease_place(lease_id, "static"))))
 
 
-async def test_a_second_rotation_while_values_move_is_a_conflict(vault):
+async def test_a_second_rotation_while_values_move_is_a_conflict(vault, monkeypatch):
+    monkeypatch.setattr("minter.data_keys.BATCH", 1)
     await vault.start()
-    await seal_a_lease(vault)
+    for run in ("run_1", "run_2", "run_3"):
+        await seal_a_lease(vault, run)
     turning = rotation(vault)
-    await turning.request("start")
+    assert (await turning.request("start"))["next_step"] == "move"
     with pytest.raises(ProblemError) as refused:
         await turning.request("start")
     assert refused.value.code == "rotation-running"
@@ -366,7 +377,7 @@ class Killed(BaseException):
 
 
 async def whole(turning, clock):
-    await turning.request("start")
+    await turning.request("start", overlap_s=0)
     await turning.tick(clock.now())
 
 
@@ -392,6 +403,7 @@ async def test_a_rotation_that_is_killed_at_any_step_is_taken_up_and_loses_nothi
     assert await value_of(vault, lease_id) == CANARY
     turning = rotation(vault)
     for _ in range(3):
+        vault.clock.advance(OVERLAP_S)
         await turning.tick(vault.clock.now())
     assert await vault.phases(SEALING_KEY) == {1: "destroyed", 2: "active"}
     assert await value_of(vault, lease_id) == CANARY
