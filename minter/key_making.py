@@ -2,8 +2,8 @@
 
 Rules of this module:
 
-1. The row is there before a value is written anywhere: what a killed command left is found. Until its version is
-   active the key does not exist for anybody else, and the same command given again makes it anew.
+1. The row is there before a value is written anywhere: what a killed command left is found and taken back at the next
+   start. Until its version is active the key does not exist for anybody else.
 2. Nothing that is at a place already is overwritten, and no two keys share a place.
 3. No answer holds a value. A key that the minter made is in its source and nowhere else.
 """
@@ -43,6 +43,8 @@ class KeyMaking:
         self._store = store
         self._clock = clock
         self._alone = asyncio.Lock()
+        #: A command was cut off, here or in the process before this one: the state is asked what it left.
+        self._unsure = True
 
     async def declare(
         self, alias: str, settings: KeySettings, value: Secret | None, *, in_place: bool = False, uid: int | None = None
@@ -63,6 +65,7 @@ class KeyMaking:
                 raise ProblemError("body-malformed", f"the value {error.what}") from None
         settings = settings.anchored(Path(self._custody.settings.grants).parent)
         async with self._alone:
+            self._unsure = True
             key = await self._new_key(alias, settings)
             try:
                 if not in_place:
@@ -77,7 +80,23 @@ class KeyMaking:
             row = await self._activate(key, held, settings, uid=uid)
             failpoints.reached("key.created")
             self._custody.take(key, row, held)
+            self._unsure = False
         return row
+
+    async def tick(self, _now: float) -> None:
+        """Take back what a command left that was cut off: nobody was told that there is such a key.
+
+        Errors: ``secret-unavailable`` when its source does not delete; the next tick tries again.
+        """
+        if not self._unsure:
+            return
+        async with self._alone:
+            keys, versions = await self._store.read(lambda c: (key_rows.keys(c), key_rows.versions(c)))
+            for key in keys.values():
+                own = [row for row in versions if row.alias == key.alias]
+                if key.settings and key.retired_at is None and all(row.activated_at is None for row in own):
+                    await self._clear(key, own)
+            self._unsure = False
 
     # --- what may be declared ---
 
@@ -117,7 +136,7 @@ class KeyMaking:
         )
 
     async def _clear(self, key: KeyRow, versions: Sequence[VersionRow]) -> None:
-        """Remove what a command left that was cut off. Errors: ``key-exists`` for a key that is or was in use."""
+        """Take back what a command left that was cut off. Errors: ``key-exists`` for a key that is or was in use."""
         if key.retired_at is not None:
             raise ProblemError("key-exists", f"key {key.alias} was retired: its alias is spent, choose another")
         if not key.settings or any(row.activated_at is not None for row in versions):
@@ -127,7 +146,7 @@ class KeyMaking:
 
         def work(connection: Connection) -> tuple[None, list[Event]]:
             key_rows.forget(connection, key.alias)
-            return None, []
+            return None, [key_event("key.import-failed", row, reason="interrupted") for row in versions]
 
         await self._store.write(work)
 

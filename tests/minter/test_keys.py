@@ -231,6 +231,31 @@ async def test_an_import_that_was_killed_is_made_good_by_the_same_command(vault,
     assert await vault.phases("mem") == {1: "active"}
 
 
+@pytest.mark.parametrize("point", MADE)
+@pytest.mark.parametrize("source", ["sealed:mem", "file:mem-key"])
+async def test_a_start_takes_back_an_import_that_was_killed(vault, monkeypatch, point, source):
+    with monkeypatch.context() as killing:
+        kill_at(killing, point)
+        with pytest.raises(Killed):
+            await making(vault).declare("mem", static(source), Secret(CANARY))
+    await vault.restart()
+    await making(vault).tick(vault.clock.now())
+    if point == "key.created":
+        assert value_of(vault) == CANARY
+        return
+    assert await vault.phases("mem") == {}
+    assert "mem-key" not in vault.files()
+    assert vault.events("key.import-failed")[0]["reason"] == "interrupted"
+    await vault.restart()
+    await making(vault).declare("mem", static(source), Secret(CANARY))
+
+
+async def test_what_is_being_imported_is_not_taken_back_by_a_tick_meanwhile(vault):
+    made = making(vault)
+    await asyncio.gather(made.declare("mem", static(), Secret(CANARY)), made.tick(vault.clock.now()))
+    assert value_of(vault) == CANARY
+
+
 async def test_what_a_killed_import_left_is_deleted_when_another_place_is_given(vault, monkeypatch):
     with monkeypatch.context() as killing:
         kill_at(killing, "key.written")
