@@ -159,12 +159,12 @@ class AuditLog:
         for _ in range(_ATTEMPTS):
             if not self._sinks.settled():
                 self._tell_of_torn()
-            anew = self._to_begin_anew()
             announced = self._listener.announce() if self._listener is not None else ()
-            batch = [*self._continued(anew), *self._first, *announced, *events]
+            batch = [*self._first, *announced, *events]
             if not batch:
                 return
-            data, seq, prev = self._chained(batch, now)
+            anew = self._to_begin_anew()
+            data, seq, prev = self._chained([*self._continued(anew), *batch], now)
             failpoints.reached("audit.computed")
             try:
                 delivered = self._sinks.deliver(data, anew=anew)
