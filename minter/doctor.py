@@ -16,6 +16,7 @@ from config.console.doctor import Finding
 from config.errors import ConfigurationError
 from config.settings import MinterSettings
 from minter import audit_state, doctor_state
+from minter.audit_checkpoints import file_of
 from minter.doctor_keys import FOR_THE_SERVICE, check_keys, load_grants
 from minter.doctor_online import check_online
 from minter.doctor_service import check_service
@@ -103,7 +104,7 @@ def _audit(settings: MinterSettings, owner: int) -> Iterator[Finding]:
     if os.geteuid() == owner and not os.access(path, os.W_OK):
         yield Finding("fault", "audit", str(path), "cannot be written, so nothing would be released")
     try:
-        report, known = audit_state.check(path, settings.state)
+        report, known = audit_state.check(path, settings.state, [file_of(settings.audit_log, path)])
     except OSError as error:
         yield Finding("note", "audit", str(path), f"cannot be read: {error.strerror}", FOR_THE_SERVICE)
         return
@@ -112,7 +113,8 @@ def _audit(settings: MinterSettings, owner: int) -> Iterator[Finding]:
         yield Finding("fault", "audit", str(path), what, "see minter audit verify, and keep the file")
     elif report.head is not None:
         against = "held against the state" if known is not None and known.head is not None else "by itself"
-        what = f"{report.lines} lines verify ({against}), head {report.head.hash[:16]}"
+        proven = f"proven to seq {report.proven.seq}" if report.proven is not None else "no checkpoint"
+        what = f"{report.lines} lines verify ({against}, {proven}), head {report.head.hash[:16]}"
         yield Finding("ok", "audit", str(path), what)
     yield doctor.clock(clock, last_seen=audit_state.last_instant(path))
 
