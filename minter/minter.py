@@ -30,7 +30,7 @@ from minter.audit import AuditLog, AuditUnavailable
 from minter.audit_checkpoints import Checkpoints
 from minter.audit_events import Event
 from minter.audit_state import last_instant
-from minter.book import Book
+from minter.book import Book, Live
 from minter.brokers import Brokers
 from minter.custody import Custody
 from minter.custody_report import ChainHead, CustodyReport
@@ -253,10 +253,9 @@ class Minter:
             recovered = await recover(store, minter.book, clock=clock)
             await minter.quarantine.look()
             if minter.quarantine.since is None:
-                await minter.endings.close(recovered.misdated, "clock-set-back")
-                await minter.endings.close(recovered.valueless, "value-lost")
-                await minter.end_made_with_any(read.staged.overwritten)
-                await minter.reloader.end_what_may_not_go_on()
+                minter.endings.close_later(recovered.misdated, "clock-set-back")
+                minter.endings.close_later(recovered.valueless, "value-lost")
+                await minter.end_what_may_not_go_on(read.staged.overwritten)
                 with contextlib.suppress(ProblemError):
                     await minter.making.tick(clock.now())
             # What is overdue is ended while the minter serves: its use is refused at use.
@@ -301,10 +300,21 @@ class Minter:
     async def _end_all(self, reason: str) -> None:
         await self.service.end(lambda _live: True, reason)
 
-    async def end_made_with_any(self, aliases: Sequence[str]) -> None:
-        """End the leases of keys whose values were changed in place, while the minter did not run."""
-        if aliases:
-            await self.service.end(lambda live: any(map(live.row.made_with, aliases)), "key-changed")
+    async def end_what_may_not_go_on(self, overwritten: Sequence[str]) -> None:
+        """End what a start finds live though the grants object, or its key's value was changed in place meanwhile."""
+        policy = self.admission.policy
+        for some in self.book.slices():
+            against: dict[str, list[Live]] = {}
+            for live in some:
+                row = live.row
+                reason: str | None = policy.objection(row)
+                if any(map(row.made_with, overwritten)):
+                    reason = "key-changed"
+                if reason is not None:
+                    against.setdefault(reason, []).append(live)
+            for reason, leases in against.items():
+                self.endings.close_later(leases, reason)
+            await asyncio.sleep(0)
 
     async def _end_made_with(self, alias: str, version: int, reason: str) -> None:
         await self.service.end(lambda live: live.row.made_with(alias, version), reason)

@@ -84,6 +84,7 @@ class Endings:
         self._closing: dict[str, Key] = {}
         self._closing_keys: Counter[Key] = Counter()
         self._unwritten: list[Change] = []
+        self._later: set[asyncio.Task[None]] = set()
         self._halted = False
         #: By how much the wall clock was before the boot clock at the last sweep.
         self._wall_ahead_s: float | None = None
@@ -121,6 +122,21 @@ class Endings:
     async def close(self, leases: Iterable[Live], reason: str, *, uid: int | None = None) -> list[Change]:
         """End live leases now; wait until that is written, not for what is to be done upstream."""
         return await self._close(self.stop(leases, reason), reason, uid)
+
+    def close_later(self, leases: Iterable[Live], reason: str) -> None:
+        """End live leases now, and have it written while others are answered: however many a start finds."""
+        stopped = self.stop(leases, reason)
+        if stopped:
+            task = asyncio.get_running_loop().create_task(self._close_in_parts(stopped, reason))
+            self._later.add(task)
+            task.add_done_callback(self._later.discard)
+
+    async def _close_in_parts(self, stopped: Sequence[Live], reason: str) -> None:
+        for some in _batched(stopped, _BATCH):
+            if self._halted:
+                # The next start finds them as this one did.
+                return
+            await self._close(some, reason, None)
 
     async def _close(
         self,
@@ -328,14 +344,18 @@ class Endings:
         self._halted = True
 
     async def drain(self, timeout_s: float) -> None:
-        """Wait until nothing is being tried upstream and nothing more may be now, but no longer than that."""
+        """Wait, no longer than that, until nothing is being tried upstream and nothing more may be now."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
+                if self._later:
+                    await asyncio.wait(list(self._later))
                 await self.upstream.idle()
 
     async def stop_trying(self, timeout_s: float) -> int:
         """Let attempts finish and begin none; return how many did not. They are tried again after the next start."""
         self.halt()
+        if self._later:
+            await asyncio.wait(list(self._later))
         return await self.upstream.stop(timeout_s)
 
 

@@ -6,10 +6,13 @@ import asyncio
 
 import pytest
 
+from config.secret import Secret
 from config.settings import LeaseLimits
 from minter import lease_rows
 from minter.kinds import Ending, RevocationError, ended_by
 from minter.lease_rows import LeaseRow
+from minter.lease_values import sealed
+from minter.minter import Minter
 from minter.upstream import AT_ONCE, AT_ONCE_PER_PROFILE, FRESH, PAGE
 from tests.minter.lease_world import ORIGIN, World
 
@@ -190,6 +193,52 @@ async def test_ten_thousand_that_an_operator_ends_are_written_first_and_no_task_
         slow.clock.advance(1)
         await tick(slow)
     assert len(set(issuer.asked)) == len(issuer.asked) == 3000
+
+
+async def test_a_start_that_finds_thousands_overdue_is_ready_and_lends_before_they_are_ended(slow):
+    tokens = slow.minter.admission.policy.tokens
+    digests = slow.minter.admission.policy.grants.profiles
+    sealer = slow.minter.service.values.sealer
+
+    def work(connection):
+        for number in range(6000):
+            profile, kind = (("jwt", "jwt"), ("remote", "static"))[number % 2]
+            one = row(slow, number, profile=profile, kind=kind, token=tokens[profile], state="active")
+            one.next_attempt_at, one.ended_at, one.end_reason = None, None, ""
+            one.grant_digest = digests[profile].digest
+            lease_rows.insert(connection, one, sealed(one, {"value": Secret("x")}, sealer))
+        return None, ()
+
+    await slow.minter.store.write(work)
+    await slow.stop()
+    slow.minter = await Minter.start(slow.settings, clock=slow.clock, environ={})
+    slow.play_remote()
+    assert slow.minter.readiness.ready()
+    await slow.lease(profile="jwt")
+    assert (await slow.states())["active"] > 1000
+    async with slow.minter.expiry._sweeping:
+        pass
+    await tick(slow)
+    states = await slow.states()
+    assert (states["active"], states["expired"]) == (1, 3000 + RATE)
+    assert states["revoking"] == 3000 - RATE
+    for _ in range(5):
+        slow.clock.advance(1)
+        await tick(slow)
+    assert len(slow.remote.revoked) == 6 * RATE
+
+
+async def test_a_stop_in_the_middle_of_what_a_start_found_leaves_the_rest_to_the_next(slow):
+    await put(
+        slow,
+        [row(slow, n, state="active", next_attempt_at=None, ended_at=None, end_reason="") for n in range(4000)],
+    )
+    await slow.stop()
+    slow.minter = await Minter.start(slow.settings, clock=slow.clock, environ={})
+    await slow.stop()
+    await slow.start()
+    assert (await slow.states()).get("active", 0) == 0
+    assert len(slow.minter.book) == 0
 
 
 async def test_an_issuer_that_is_down_for_an_hour_loses_nothing_and_all_is_revoked_after(world):
