@@ -5,6 +5,9 @@ The minter is a real process without a desktop session, as on a server.
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import pytest
 
 from tests.attacks.house import serving
@@ -93,6 +96,63 @@ def test_a_folder_of_backends_in_the_librarys_configuration_is_refused(house):
     finally:
         (config / "keyringrc.cfg").unlink()
     assert "keyringrc.cfg loads backends from a folder" in faults
+
+
+#: Says that it was loaded, and hands out a value of its own.
+PLANTED = """
+import pathlib
+from keyring.backend import KeyringBackend
+pathlib.Path(__file__).with_name("loaded").touch()
+
+class Keyring(KeyringBackend):
+    priority = 9
+    def get_password(self, service, username):
+        return "sekret-of-the-planted"
+    def set_password(self, service, username, password):
+        pass
+"""
+
+
+def planted(tmp_path):
+    """Return a folder with a backend that nobody installed."""
+    folder = tmp_path / "planted"
+    folder.mkdir()
+    (folder / "planted.py").write_text(PLANTED)
+    return folder
+
+
+@pytest.mark.parametrize("way", ["environment", "default-keyring", "keyring-path"])
+def test_a_planted_backend_is_refused_and_its_code_never_runs(house, tmp_path, way):
+    """Where the folder is on the path already, a variable or a line of configuration is all that it takes."""
+    folder = planted(tmp_path)
+    environ = {"PYTHONPATH": str(folder), "XDG_CONFIG_HOME": str(tmp_path / "config")}
+    config = tmp_path / "config/python_keyring"
+    config.mkdir(parents=True)
+    lines = ["[backend]"]
+    if way == "environment":
+        environ["PYTHON_KEYRING_BACKEND"] = "planted.Keyring"
+    else:
+        lines += ["default-keyring=planted.Keyring"]
+    if way == "keyring-path":
+        lines += [f"keyring-path={folder}"]
+        del environ["PYTHONPATH"]
+    (config / "keyringrc.cfg").write_text("\n".join(lines) + "\n")
+    # The library itself falls for each of them.
+    taken = subprocess.run(
+        [sys.executable, "-c", "import keyring; print(keyring.get_password('minter', 'ring'))"],
+        env={**house.env(), **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=30,
+    )
+    assert taken.stdout.strip() == "sekret-of-the-planted", taken.stderr
+    (folder / "loaded").unlink()
+    faults = house.fails("minter", **environ)
+    assert "keys.ring (keyring:minter/ring)" in faults
+    assert "keyring backend" in faults or "keyringrc.cfg" in faults
+    assert "sekret-of-the-planted" not in faults
+    assert not (folder / "loaded").exists()
 
 
 def test_without_any_keyring_the_other_sources_work(tmp_path):
