@@ -30,14 +30,17 @@ async def _measure(base: Path, pid: int, *, rounds: int, seconds: float) -> None
     client = Client(base)
     for profile in ("static", "jwt"):
         name = "bench" if profile == "static" else "signed"
-        rates, cpu = [], []
+        rates, cpu, p50, p99 = [], [], [], []
         for _ in range(rounds):
             before, start = cpu_seconds(pid), time.perf_counter()
-            made = await client.load(name, until=start + seconds)
-            rates.append(made / (time.perf_counter() - start))
-            cpu.append((cpu_seconds(pid) - before) / made * 1e6)
-        print(f"\nmints, kind {profile}, {CONCURRENT} concurrent runs, durable and audited:")
-        print(f"  {statistics.median(rates):.0f} a second, {statistics.median(cpu):.0f} CPU us each")
+            waited = await client.load(name, until=start + seconds)
+            rates.append(len(waited) / (time.perf_counter() - start))
+            cpu.append((cpu_seconds(pid) - before) / len(waited) * 1e6)
+            p50.append(statistics.median(waited) * 1e3)
+            p99.append(statistics.quantiles(waited, n=100)[98] * 1e3)
+        print(f"\nmints, kind {profile}, {CONCURRENT} concurrent runs, sealed, durable and audited:")
+        print(f"  {statistics.median(rates):.0f} a second, {statistics.median(cpu):.0f} CPU us each,", end=" ")
+        print(f"p50 {statistics.median(p50):.1f} ms, p99 {statistics.median(p99):.1f} ms")
     few = await idle_cpu(pid)
     print(f"  live leases so far: {client.made}; CPU of a quiet second: {few * 1000:.1f} ms")
     while client.made < LIVE:
@@ -65,16 +68,16 @@ class Client:
         self.profiles = grants.profiles
         self.made = 0
 
-    async def load(self, profile: str, *, until: float) -> int:
-        """Mint on all connections until the time is up; return how many."""
-        counts = await asyncio.gather(*(self._one(profile, until) for _ in range(CONCURRENT)))
-        self.made += sum(counts)
-        return sum(counts)
+    async def load(self, profile: str, *, until: float) -> list[float]:
+        """Mint on all connections until the time is up; return how long each answer took, in seconds."""
+        waited = await asyncio.gather(*(self._one(profile, until) for _ in range(CONCURRENT)))
+        self.made += sum(map(len, waited))
+        return [one for of_one in waited for one in of_one]
 
-    async def _one(self, profile: str, until: float) -> int:
+    async def _one(self, profile: str, until: float) -> list[float]:
         reader, writer = await asyncio.open_unix_connection(self.socket)
-        made = 0
-        while time.perf_counter() < until:
+        waited: list[float] = []
+        while (begun := time.perf_counter()) < until:
             granted = self.profiles[profile]
             body = json.dumps(
                 {
@@ -99,6 +102,6 @@ class Client:
             text = await reader.readexactly(length)
             if b" 200 " not in answer.split(b"\r\n")[0] and b" 201 " not in answer.split(b"\r\n")[0]:
                 raise SystemExit(f"the minter refused: {text.decode()}")
-            made += 1
+            waited.append(time.perf_counter() - begun)
         writer.close()
-        return made
+        return waited

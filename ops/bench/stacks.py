@@ -96,8 +96,11 @@ def aiohttp_proxy(base: Path, upstream_port: int) -> Iterator[Stack]:
 
 
 @contextlib.contextmanager
-def minter(base: Path, upstream_port: int, *, core: int = OTHER_CORE) -> Iterator[int]:
-    """Start a minter with a ``static`` and a ``jwt`` profile; its directory is the base. Gives its pid."""
+def minter(base: Path, upstream_port: int, *, core: int = OTHER_CORE, wait: bool = True) -> Iterator[int]:
+    """Start a minter with a ``static`` and a ``jwt`` profile; its directory is the base. Gives its pid.
+
+    ``wait``: only when it is ready.
+    """
     read, write = os.pipe()
     os.write(write, KEY.encode())
     os.close(write)
@@ -128,7 +131,8 @@ def minter(base: Path, upstream_port: int, *, core: int = OTHER_CORE) -> Iterato
     argv = [str(BIN / "minter"), "serve", "--config", str(base / "minter.toml")]
     with started(argv, core=core, log=base / "minter.log", pass_fds=[read]) as process:
         os.close(read)
-        wait_for(str(base / "run/minter.sock"), log=base / "minter.log")
+        if wait:
+            wait_for(str(base / "run/minter.sock"), log=base / "minter.log")
         yield process.pid
 
 
