@@ -181,23 +181,26 @@ def _show(plan: Mapping[str, Any]) -> None:
 
 
 def _say(plan: Mapping[str, Any], step: str) -> None:
-    affected = plan["affected"]
     for version, problem in plan.get("problems", {}).items():
         terminal.say(f"version {version}: {problem}")
     for one in plan.get("to_do", ()):
         terminal.say(f"still to do: {one}")
+    affected = plan["affected"]
     if plan["dry_run"]:
         leases, runs = terminal.count(affected["leases"], "live lease"), terminal.count(len(affected["runs"]), "run")
         terminal.say(f"nothing was done; {leases} of {runs} made with the key that would retire")
-        return
-    if step == "status":
-        return
-    if step == "abort":
+    elif step == "abort":
         terminal.say(f"the rotation was given up; version {plan['active_version']} stays in use")
-    elif plan["state"] == "retiring":
+    elif step != "status":
+        _say_state(plan)
+
+
+def _say_state(plan: Mapping[str, Any]) -> None:
+    if plan["state"] == "retiring":
         terminal.say(f"version {plan['active_version']} is in use; the old one is kept for now")
-        if plan["use"] == "static":
-            terminal.say(f"when every consumer has the new value: minter rotate {plan['alias']} --finish")
+        when = {"static": "every consumer has the new value", "sealing": "no backup needs the old one"}.get(plan["use"])
+        if when is not None:
+            terminal.say(f"when {when}: minter rotate {plan['alias']} --finish")
     elif plan["state"] == "published":
         terminal.say(f"version {plan['new_version']} is published and signs by itself from {plan['next_at']} on")
     elif plan["state"] == "idle":

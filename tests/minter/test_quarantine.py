@@ -7,7 +7,7 @@ import sqlite3
 import pytest
 
 from config.problems import ProblemError
-from minter import quarantine
+from minter import key_rows, quarantine
 
 
 async def restored(world):
@@ -111,3 +111,22 @@ async def test_operators_are_refused_everything_but_the_confirmation_and_readers
     assert (status, answer["leases"]) == (200, 1)
     assert (await served.ask("brokers", "GET", "/readyz"))[0] == 200
     assert (await served.lease())[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("signer/rotate", {"step": "start"}),
+        ("signer/retire", {"force": True}),
+        ("signer/destroy", {}),
+        ("signer/rebind", {"origins": ["https://a.example.com"]}),
+        ("made/create", {"settings": {"source": "sealed:made", "use": "signing"}}),
+        ("made/import", {"settings": {"source": "sealed:made"}, "value": "x"}),
+    ],
+)
+async def test_no_key_of_a_restored_state_is_changed(served, path, body):
+    served.world.minter.quarantine.since = served.world.clock.now()
+    before = await served.world.minter.store.read(key_rows.versions)
+    status, answer, _ = await served.ask("admin", "POST", f"/v1/keys/{path}", json=body)
+    assert (status, answer["code"]) == (503, "quarantined")
+    assert await served.world.minter.store.read(key_rows.versions) == before
