@@ -18,10 +18,10 @@ import structlog
 
 from broker import records
 from broker.records import Notice, NoticeKind
+from broker.run_record import run_record
 from broker.store import Store
-from broker.trace import Trace
 from config.clock import Clock
-from config.contract import DeniedCount, Revoked, RevokedLease, RunRecord, TemplateCount
+from config.contract import Revoked, RevokedLease, RunRecord
 from config.problems import ProblemError
 
 log = structlog.get_logger("broker.outbox")
@@ -159,31 +159,6 @@ class Outbox:
         key = waiting.notice.run_id, waiting.notice.kind
         if self._waiting.get(key) is waiting:
             del self._waiting[key]
-
-
-def run_record(row: records.RunRow) -> RunRecord:
-    """Return the counts of an ended run, from what the store kept."""
-    trace = (Trace.load(row.trace) if row.trace is not None else Trace()).kept
-    return RunRecord(
-        caller=row.caller,
-        ended=row.end_reason or "",
-        calls=trace.total,
-        denied=trace.denied,
-        shed=trace.shed,
-        by_route=[
-            TemplateCount(profile=profile, route=route, calls=calls)
-            for profile, routes in trace.calls.items()
-            for route, calls in routes.items()
-        ],
-        denied_by=[
-            DeniedCount(code=code, profile=profile, route=route or None, calls=calls)
-            for profile, codes in trace.denied_of.items()
-            for code, routes in codes.items()
-            for route, calls in routes.items()
-        ],
-        grant_digests={profile.profile: profile.grant_digest for profile in row.profiles},
-        trace_id=row.trace_id,
-    )
 
 
 _TELL: Final[dict[NoticeKind, Callable[[Outbox, Notice], Awaitable[list[RevokedLease] | None]]]] = {
