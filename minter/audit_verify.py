@@ -23,6 +23,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final, Literal, Protocol
 
+import msgspec
+
 #: Longer lines are not ours.
 MAX_LINE: Final = 1 << 20
 #: Events that are no fault and that a reviewer wants to hear of.
@@ -31,6 +33,13 @@ NOTABLE: Final = frozenset(
 )
 _MEMBERS: Final = (("at", str), ("code", str), ("prev", str), ("seq", int))
 
+
+def _no_fraction(_text: str) -> float:
+    raise ValueError("left to the other library")
+
+
+_decode = msgspec.json.Decoder(float_hook=_no_fraction).decode
+_encode_plain = msgspec.json.Encoder(order="sorted").encode
 _encode = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False).encode
 
 #: Why a log does not verify, as a stable word. Both verifiers use the same.
@@ -140,13 +149,15 @@ def parse_line(line: bytes) -> dict[str, Any]:
     """
     if len(line) > MAX_LINE:
         raise ValueError("the line is too long")
-    try:
-        record: dict[str, Any] = json.loads(line)
-        same = type(record) is dict and canonical(record) == line
-    except (ValueError, RecursionError):
-        raise ValueError("the line is not JSON") from None
-    if not same:
-        raise ValueError("the line is not an object in canonical spelling")
+    record = _plain(line)
+    if record is None:
+        try:
+            record = json.loads(line)
+            same = type(record) is dict and canonical(record) == line
+        except (ValueError, RecursionError):
+            raise ValueError("the line is not JSON") from None
+        if not same:
+            raise ValueError("the line is not an object in canonical spelling")
     for name, kind in _MEMBERS:
         if type(record.get(name)) is not kind:
             raise ValueError(f"the line has no {name}")
@@ -155,6 +166,21 @@ def parse_line(line: bytes) -> dict[str, Any]:
     except ValueError:
         raise ValueError("at is not an instant") from None
     return record
+
+
+def _plain(line: bytes) -> dict[str, Any] | None:
+    """Read a line that is canonical and in which both libraries spell everything alike; None for any other.
+
+    A log is millions of such lines, and this takes a fifth of the time. What the libraries spell in two ways: escapes
+    (hence no backslash and nothing that would need one) and numbers with a fraction.
+    """
+    if b"\\" in line or b"\x7f" in line or not line.isascii():
+        return None
+    try:
+        record: Any = _decode(line)
+        return record if type(record) is dict and _encode_plain(record) == line else None
+    except (ValueError, RecursionError):
+        return None
 
 
 def verify(

@@ -88,8 +88,16 @@ def export(
         terminal.out_json_line(event)
 
 
-def events(*, json: options.Json = False) -> None:
+def events(
+    *,
+    json: options.Json = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="Print what ops/audit-events.md holds.")] = False,
+) -> None:
     """List every event that the log may hold, with its fields: the codes are stable."""
+    if markdown:
+        for line in as_markdown().splitlines():
+            terminal.out(line)
+        return
     if json:
         terminal.out_json(
             {
@@ -99,6 +107,39 @@ def events(*, json: options.Json = False) -> None:
         )
         return
     terminal.table(("EVENT", "MEANING", "FIELDS"), ((c, kind.doc, sorted(kind.fields)) for c, kind in EVENTS.items()))
+
+
+def as_markdown() -> str:
+    """Return the document of the events."""
+    types = {str: "text", int: "number", float: "number", bool: "yes or no", list: "list of text"}
+    rows = [f"| `{code}` | {kind.doc} | {_named(sorted(kind.fields))} |" for code, kind in EVENTS.items()]
+    fields = [
+        f"| `{name}` | {'instant' if name.endswith('_at') else types[kinds[0]]} | {doc} |"
+        for name, (kinds, doc) in FIELDS.items()
+    ]
+    return "\n".join(
+        (
+            "# The events of the audit log",
+            "",
+            "Made by `minter audit events --markdown` from `minter/audit_events.py`. A code never changes its meaning;",
+            "what succeeded and what failed have codes of their own. An event has no other fields than these, each of",
+            "them optional, and the members of every line: `seq`, `at`, `code`, `prev`. None holds a path, a query, a",
+            "body, a credential or a run parameter's value.",
+            "",
+            "| event | meaning | fields |",
+            "|---|---|---|",
+            *rows,
+            "",
+            "| field | is | |",
+            "|---|---|---|",
+            *fields,
+            "",
+        )
+    )
+
+
+def _named(names: list[str]) -> str:
+    return ", ".join(f"`{name}`" for name in names)
 
 
 def _events(

@@ -8,6 +8,7 @@ from pathlib import Path
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from minter import audit_verify
 from minter.audit import AuditLog, Event
 from minter.audit_verify import Head, canonical, line_hash, verify
 
@@ -50,6 +51,12 @@ LOG, HEAD = written([[Event("key.pinned", {"alias": f"k{n}", "origins": ["https:
 LINES = split(LOG)
 OTHER_LINES = split(written([[Event("key.pinned", {"alias": "other", "origins": []})] for _ in range(12)])[0])
 index = st.integers(0, len(LINES) - 1)
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3),
+    max_leaves=8,
+)
 
 
 def found(lines, head=HEAD):
@@ -134,3 +141,40 @@ def test_a_number_that_does_not_count_on_is_found_though_every_hash_is_right(pla
     records = [json.loads(line) for line in LINES]
     records[place]["seq"] += step
     assert verify(chained(records), installation="inst-1").bad is not None
+
+
+def outcome(line):
+    try:
+        return json.dumps(audit_verify.parse_line(line), sort_keys=True)
+    except ValueError:
+        return None
+
+
+@given(st.dictionaries(st.text(max_size=6), values, max_size=4), st.sampled_from(["canonical", "spaced", "utf-8"]))
+@settings(max_examples=300, deadline=None)
+def test_the_fast_way_to_read_a_line_takes_exactly_what_the_other_takes(fields, spelling):
+    record = {**fields, "at": "2030-01-01T00:00:00.000Z", "code": "c", "prev": "p", "seq": 1}
+    if spelling == "canonical":
+        line = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+    elif spelling == "spaced":
+        line = json.dumps(record, sort_keys=True).encode()
+    else:
+        line = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+    fast = outcome(line)
+    plain, audit_verify._plain = audit_verify._plain, lambda _line: None
+    try:
+        assert fast == outcome(line)
+    finally:
+        audit_verify._plain = plain
+
+
+@given(st.integers(0, len(LINES[3]) - 2), st.binary(max_size=3))
+def test_the_fast_way_takes_no_spelling_that_the_other_refuses(place, inserted):
+    line = LINES[3][:-1]
+    line = line[:place] + inserted + line[place + 1 :]
+    fast = outcome(line)
+    plain, audit_verify._plain = audit_verify._plain, lambda _line: None
+    try:
+        assert fast == outcome(line)
+    finally:
+        audit_verify._plain = plain
