@@ -51,8 +51,14 @@ class CustodyReport:
     third_party_kinds: tuple[str, ...] = ()
 
     async def make(self, *, now: float) -> dict[str, Any]:
-        """Return the report as of an instant: what is due and what is over by then, of the state as it is."""
-        return await self.store.read(functools.partial(self._read, now))
+        """Return the report as of an instant: what is due and what is over by then, of the state as it is.
+
+        Under load a read may see rows whose lines are written right after it: ``seq_after`` is the last line that the
+        state can be of. With nothing written meanwhile it is ``seq``.
+        """
+        made = await self.store.read(functools.partial(self._read, now))
+        made["audit"]["seq_after"] = self.head().seq
+        return made
 
     def _read(self, now: float, connection: Connection) -> dict[str, Any]:
         profiles = self.grants().profiles

@@ -25,6 +25,8 @@ from minter.store import Connection
 
 #: What an age calls for, in the words of a rotation.
 _DUE: Final[Mapping[Level, str]] = {"": "", "ok": "no", "warning": "soon", "alarm": "overdue"}
+#: Callers that hold leases of one key and are named: those with the most.
+MAX_CALLERS: Final = 100
 #: So much of a token's digest is shown: enough to find it in the file.
 _DIGEST: Final = 16
 
@@ -53,6 +55,7 @@ def _key(custody: Custody, row: KeyRow, versions: list[VersionRow], held: Held) 
     # One that is retired or destroyed still was somewhere.
     shown = active or (versions[-1] if versions else None)
     uses, used_at = custody.uses.of(row.alias)
+    of_key: Mapping[str, int] = held.callers.get(row.alias, {})
     return {
         "alias": row.alias,
         "loaded": row.alias in custody.aliases(),
@@ -75,7 +78,8 @@ def _key(custody: Custody, row: KeyRow, versions: list[VersionRow], held: Held) 
         "last_used_at": _instant(max(filter(None, (row.last_used_at, used_at)), default=None)),
         "uses": row.uses + uses,
         "live_leases": held.leases[row.alias],
-        "callers": dict(sorted(held.callers.get(row.alias, {}).items())),
+        "callers": dict(sorted(of_key.items(), key=lambda one: (-one[1], one[0]))[:MAX_CALLERS]),
+        "callers_total": len(of_key),
         "versions": [_version(version) for version in versions],
     }
 

@@ -69,7 +69,7 @@ class _Writer:
                 ("as of", words.instant(report["generated_at"])),
                 ("program", report["program"]),
                 ("grants", report["grants_digest"]),
-                ("audit log", f"line {audit['seq']}, {words.instant(audit['at']) if audit['at'] else 'time unknown'}"),
+                ("audit log", words.chain_head(audit)),
                 ("", audit["hash"]),
                 (
                     "checkpoint",

@@ -29,6 +29,12 @@ _STATES: Final[Mapping[str, str]] = {
 _DUE: Final[Mapping[str, str]] = {"no": "not due", "soon": "due soon", "overdue": "overdue", "": "no period set"}
 
 
+def chain_head(audit: Mapping[str, Any]) -> str:
+    """Say which line of the audit log the report is of."""
+    meanwhile = f" (up to {audit['seq_after']} while it was made)" if audit["seq_after"] != audit["seq"] else ""
+    return f"line {audit['seq']}{meanwhile}, {instant(audit['at']) if audit['at'] else 'time unknown'}"
+
+
 def use(key: Mapping[str, Any]) -> str:
     """Say what a key is."""
     what = _USES.get(key["use"], "known from before; the settings name it no more")

@@ -419,6 +419,7 @@ async def test_the_report_says_where_a_key_is_whose_it_is_where_it_goes_and_who_
         "uses": 2,
         "live_leases": 2,
         "callers": {"agent": 2},
+        "callers_total": 1,
         "who_may": [
             {
                 "profile": "p0",

@@ -47,6 +47,7 @@ async def test_the_head_names_the_last_line_of_the_log_that_a_verifier_meets(wor
     made = await report(world)
     last = world.audit()[-1]
     assert (made["audit"]["seq"], made["audit"]["at"]) == (last["seq"], last["at"])
+    assert made["audit"]["seq_after"] == made["audit"]["seq"]
     await world.lease()
     assert world.audit()[made["audit"]["seq"]]["prev"] == made["audit"]["hash"]
     assert made["installation"] == world.audit()[0]["installation"]
