@@ -14,7 +14,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from minter.sealing import Sealed
+from minter.sealing import Place, Sealed, lease_place
 from minter.store import Connection
 from minter.tables import leases
 
@@ -72,6 +72,9 @@ class LeaseRow:
 DAMAGED: Final = "row-damaged"
 _VALUE: Final = ("data_key", "sealed")
 _NAMES: Final = tuple(column.name for column in leases.columns if column.name not in _VALUE)
+#: Columns that a lease's value is sealed with: who it was lent to and for what, and how long, cannot be changed later.
+PLACE: Final = ("id", "kind", "broker", "run_id", "caller", "profile", "params_digest", "origin", "expires_at")
+_place_of: Final = operator.attrgetter(*PLACE)
 _values: Final = operator.attrgetter(*_NAMES)
 _COLUMNS: Final = ", ".join(_NAMES)
 _INSERT: Final = f"INSERT INTO leases ({_COLUMNS}, data_key, sealed) VALUES ({', '.join('?' * len(_NAMES))}, ?, ?)"  # noqa: S608 - our names
@@ -122,6 +125,11 @@ def update(connection: Connection, rows: Sequence[LeaseRow]) -> None:
 def complete(connection: Connection, row: LeaseRow, value: Sealed) -> None:
     """Write what was made for a row that is there, with its value."""
     connection.exec_driver_sql(_PUT_VALUE, (*_changed(row), value.data_key, value.blob, row.id))
+
+
+def place(row: LeaseRow) -> Place:
+    """Return the place of a lease's value."""
+    return lease_place(*_place_of(row))
 
 
 def value_of(connection: Connection, id_: str) -> Sealed | None:

@@ -42,7 +42,7 @@ class Lent:
 
 def sealed(row: LeaseRow, credential: Credential, sealer: Sealer) -> Sealed:
     """Seal a lease's credential. On the store's thread, as data keys change there: not between this and its write."""
-    return sealer.seal_credential(row.id, row.kind, credential)
+    return sealer.seal_credential(lease_rows.place(row), credential)
 
 
 class LeaseValues:
@@ -97,6 +97,6 @@ class LeaseValues:
             # One that an older program left without, or that ended meanwhile: nobody touched it.
             return None, []
         try:
-            return self.sealer.open_credential(row.id, row.kind, value), []
+            return self.sealer.open_credential(lease_rows.place(row), value), []
         except SealError:
             return None, [Event("seal.refused", {**facts(row), "reason": "value-lost"})]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from minter.audit_events import Event
+from minter.lease_rows import PLACE
 from minter.sealed_values import put
 from minter.sealing import Place, Sealed, Sealer, SealError, key_place, lease_place
 from minter.store import Connection
@@ -14,11 +15,12 @@ def leases(connection: Connection, sealer: Sealer, data_key: int, *, limit: int)
     One that does not open is erased: it could not be used, and its lease is over when it is asked for.
     """
     found = connection.exec_driver_sql(
-        "SELECT id, kind, sealed FROM leases WHERE data_key = ? LIMIT ?", (data_key, limit)
+        f"SELECT {', '.join(PLACE)}, sealed FROM leases WHERE data_key = ? LIMIT ?",  # noqa: S608 - our own names
+        (data_key, limit),
     ).all()
     events, changes = [], []
-    for lease_id, kind, blob in found:
-        value = _again(sealer, lease_place(lease_id, kind), data_key, blob)
+    for lease_id, kind, *whose, blob in found:
+        value = _again(sealer, lease_place(lease_id, kind, *whose), data_key, blob)
         if value is None:
             events.append(Event("seal.refused", {"lease_id": lease_id, "kind": kind, "reason": "value-lost"}))
         changes.append((value and value.data_key, value and value.blob, lease_id))

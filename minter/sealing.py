@@ -1,9 +1,9 @@
 """Sealing: what a secret looks like in the state. AES-256-GCM, as the cryptography library has it.
 
 A value is sealed with a *data key*, which stands in the state itself, wrapped by a version of the custody key
-``sealing-key``, which does not. What a value is and where it belongs (a lease's id and kind, a key's name and version)
-and the data key's number are authenticated with it: a row that is moved, swapped or put back does not open. The data
-key is chosen by its number; keys are never tried in turn.
+``sealing-key``, which does not. What a value is and where it belongs (a lease's id and kind, whose it is and until
+when; a key's name and version) and the data key's number are authenticated with it: a row that is moved, swapped, given
+to somebody else or put back does not open. The data key is chosen by its number; keys are never tried in turn.
 
 A data key is used for a day, so its random 96-bit nonces stay far below 2^32 (NIST SP 800-38D, section 8.3).
 """
@@ -30,7 +30,7 @@ _SEAL: Final = "minter-broker seal 1"
 _WRAP: Final = "minter-broker data key 1"
 
 #: What a value is and where it belongs: authenticated, not kept with it.
-Place = Sequence[str | int]
+Place = Sequence[str | int | float]
 
 _encode = msgspec.json.Encoder().encode
 _context = msgspec.msgpack.Encoder().encode
@@ -49,9 +49,9 @@ class Sealed:
     blob: bytes
 
 
-def lease_place(lease_id: str, kind: str) -> Place:
-    """Return the place of a lease's credential."""
-    return ("lease", lease_id, kind)
+def lease_place(lease_id: str, kind: str, *whose: str | float) -> Place:
+    """Return the place of a lease's credential. ``whose``: whom it was lent to, for what, until when."""
+    return ("lease", lease_id, kind, *whose)
 
 
 def key_place(name: str, version: int) -> Place:
@@ -100,14 +100,13 @@ class Sealer:
         context = _context((_SEAL, sealed.data_key, *place))
         return _open(key, sealed.blob, context)
 
-    def seal_credential(self, lease_id: str, kind: str, credential: Mapping[str, Secret]) -> Sealed:
+    def seal_credential(self, place: Place, credential: Mapping[str, Secret]) -> Sealed:
         """Seal a lease's credential, field by field in one value."""
-        plain = _encode({name: secret.reveal() for name, secret in credential.items()})
-        return self.seal(lease_place(lease_id, kind), plain)
+        return self.seal(place, _encode({name: secret.reveal() for name, secret in credential.items()}))
 
-    def open_credential(self, lease_id: str, kind: str, sealed: Sealed) -> dict[str, Secret]:
+    def open_credential(self, place: Place, sealed: Sealed) -> dict[str, Secret]:
         """Return a lease's credential. Errors: :class:`SealError`."""
-        plain = self.open(lease_place(lease_id, kind), sealed)
+        plain = self.open(place, sealed)
         try:
             return {name: Secret(value) for name, value in _decode(plain).items()}
         except msgspec.DecodeError:

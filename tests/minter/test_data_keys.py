@@ -12,10 +12,10 @@ from config.errors import ConfigurationError
 from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import SEALING_KEY
-from minter import failpoints, resealing, sealed_values
+from minter import failpoints, lease_rows, resealing, sealed_values
 from minter.audit import AuditUnavailable
 from minter.data_keys import USED_S, data_keys
-from minter.sealing import Sealed, _context, lease_place
+from minter.sealing import _context
 from minter.sealing_rotation import SealingRotation
 from minter.sources import Context, SourceError, Sources
 from tests.minter.vault import CANARY, Vault, quick_directory
@@ -56,7 +56,8 @@ async def seal_a_lease(vault, run="run_1", value=CANARY):
     sealer = vault.custody.data_keys.sealer
 
     def work(connection):
-        sealed = sealer.seal_credential(lease_id, "static", {"value": Secret(value)})
+        place = lease_rows.place(lease_rows.get(connection, lease_id))
+        sealed = sealer.seal_credential(place, {"value": Secret(value)})
         connection.exec_driver_sql(
             "UPDATE leases SET data_key = ?, sealed = ? WHERE id = ?", (sealed.data_key, sealed.blob, lease_id)
         )
@@ -71,10 +72,8 @@ async def signer_of(vault):
 
 
 async def value_of(vault, lease_id):
-    row = await vault.store.read(
-        lambda c: c.exec_driver_sql("SELECT data_key, sealed FROM leases WHERE id = ?", (lease_id,)).one()
-    )
-    opened = vault.custody.data_keys.sealer.open_credential(lease_id, "static", Sealed(*row))
+    row, sealed = await vault.store.read(lambda c: (lease_rows.get(c, lease_id), lease_rows.value_of(c, lease_id)))
+    opened = vault.custody.data_keys.sealer.open_credential(lease_rows.place(row), sealed)
     return opened["value"].reveal()
 
 
@@ -330,12 +329,11 @@ async def test_a_stolen_copy_of_the_old_key_opens_nothing_that_is_in_the_state_a
     stolen = vault.custody.data_keys.sealer._keys[1]
     await turning.request("start")
     await turning.request("finish")
-    blob, number = await vault.store.read(
-        lambda c: c.exec_driver_sql("SELECT sealed, data_key FROM leases WHERE id = ?", (lease_id,)).one()
-    )
-    assert number == 2
+    row, sealed = await vault.store.read(lambda c: (lease_rows.get(c, lease_id), lease_rows.value_of(c, lease_id)))
+    assert sealed.data_key == 2
+    context = _context(("minter-broker seal 1", 2, *lease_rows.place(row)))
     with pytest.raises(InvalidTag):
-        stolen.decrypt(blob[:12], blob[12:], _context(("minter-broker seal 1", 2, *lease_place(lease_id, "static"))))
+        stolen.decrypt(sealed.blob[:12], sealed.blob[12:], context)
 
 
 async def test_a_second_rotation_while_values_move_is_a_conflict(vault, monkeypatch):

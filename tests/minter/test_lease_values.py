@@ -140,12 +140,44 @@ async def test_a_value_that_was_copied_before_its_lease_ended_does_not_open_in_t
     assert third.credential["value"].reveal() != first.credential["value"].reveal()
 
 
-@pytest.mark.parametrize("kind", ["jwt", "other", ""])
-async def test_a_value_does_not_open_for_another_kind(world, kind):
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [
+        ("kind", "jwt"),
+        ("broker", "b2"),
+        ("run_id", "run_9999999999999999999999"),
+        ("caller", "somebody"),
+        ("profile", "jwt"),
+        ("params_digest", "hmac-sha256:0"),
+        ("origin", "https://evil.example.com"),
+        ("expires_at", 4e9),
+    ],
+)
+async def test_a_value_does_not_open_once_its_row_says_that_it_is_anothers_or_for_longer(world, column, value):
     live = await world.lease(profile="static")
-    row = await world.row(live.row.id)
-    row.kind = kind
-    assert await world.minter.service.values.hand_out(row) is None
+    assert await world.minter.service.values.hand_out(await world.row(live.row.id)) is not None
+    update = f"UPDATE leases SET {column} = ? WHERE id = ?"  # noqa: S608
+    await world.minter.store.write(lambda found: (found.exec_driver_sql(update, (value, live.row.id)).close(), ()))
+    assert await world.minter.service.values.hand_out(await world.row(live.row.id)) is None
+
+
+async def test_rows_that_swap_their_ids_and_values_lend_nobody_the_others_credential(world):
+    requests = [world.request("jwt"), world.request("jwt")]
+    lent = [await world.lease(request) for request in requests]
+    first, second = (one.row.id for one in lent)
+    values = {first: await columns(world, first), second: await columns(world, second)}
+
+    def exchange(connection):
+        for old, new in ((first, "aside"), (second, first), ("aside", second)):
+            connection.exec_driver_sql("UPDATE leases SET id = ? WHERE id = ?", (new, old))
+        for id_, value in values.items():
+            connection.exec_driver_sql(CHANGE, (*value, id_))
+        return None, ()
+
+    await world.minter.store.write(exchange)
+    await world.restart()
+    again = [await world.lease(request) for request in requests]
+    assert not {one.row.id for one in again} & {first, second}
 
 
 @pytest.mark.parametrize(

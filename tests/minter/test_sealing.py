@@ -35,9 +35,11 @@ def test_nothing_is_sealed_before_a_data_key_is_loaded():
 
 
 def test_a_credential_comes_back_field_by_field_and_stands_nowhere_in_the_clear(sealer):
-    sealed = sealer.seal_credential("lse_1", "static", {"value": Secret(CANARY), "user": Secret("u")})
+    sealed = sealer.seal_credential(
+        lease_place("lse_1", "static", "b1", 7.5), {"value": Secret(CANARY), "user": Secret("u")}
+    )
     assert CANARY.encode() not in sealed.blob
-    opened = sealer.open_credential("lse_1", "static", sealed)
+    opened = sealer.open_credential(lease_place("lse_1", "static", "b1", 7.5), sealed)
     assert {name: secret.reveal() for name, secret in opened.items()} == {"value": CANARY, "user": "u"}
 
 
@@ -50,6 +52,7 @@ def test_the_same_value_never_looks_the_same_twice(sealer):
     [
         lease_place("lse_2", "static"),
         lease_place("lse_1", "jwt"),
+        lease_place("lse_1", "static", "b1"),
         key_place("lse_1", 1),
         ("lease", "lse_1"),
         ("lease", "lse_1static"),
