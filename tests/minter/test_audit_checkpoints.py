@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 
 import pytest
 
 from config.clock import FakeClock
 from config.errors import ConfigurationError
 from config.settings import AuditSettings
-from minter import signing
+from minter import failpoints, signing
 from minter.audit import AuditLog
 from minter.audit_checkpoint import DOMAIN, CheckpointError, parse, parse_all, sign
 from minter.audit_checkpoints import Checkpoints, NoCheckpointError
@@ -272,3 +273,25 @@ def test_what_was_signed_at_any_line_convicts_whoever_changes_one_before(world):
     for one in checkpoints:
         if one.seq > 1:
             assert report_of(world.path, checkpoints=[one]).bad is not None
+
+
+@pytest.mark.parametrize("point", ["audit.checkpoint-signed", "audit.checkpoint-written"])
+def test_a_crash_around_a_checkpoint_leaves_a_log_that_verifies_and_a_signer_that_is_believed(tmp_path, point):
+    for nth in (1, 2, 3):
+        folder = tmp_path / str(nth)
+        folder.mkdir()
+        child = os.fork()
+        if not child:
+            try:
+                failpoints.arm({failpoints.VARIABLE: f"{point}:{nth}"})
+                world = World(folder).open(checkpoint_records=2)
+                grow(world.log, 20)
+                world.log.close()
+            finally:
+                os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == -signal.SIGKILL
+        world = World(folder).open(checkpoint_records=2)
+        head = grow(world.log, 5, 20)
+        world.log.close()
+        report = world.report(pins=[OURS.kid])
+        assert (report.bad, report.proven.seq) == (None, head.seq)
