@@ -5,6 +5,8 @@ import json
 import tempfile
 from pathlib import Path
 
+import msgspec
+import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -150,16 +152,35 @@ def outcome(line):
         return None
 
 
-@given(st.dictionaries(st.text(max_size=6), values, max_size=4), st.sampled_from(["canonical", "spaced", "utf-8"]))
+@given(
+    st.dictionaries(st.text(max_size=6), values, max_size=4),
+    st.sampled_from(["canonical", "spaced", "utf-8", "of the other library"]),
+)
 @settings(max_examples=300, deadline=None)
 def test_the_fast_way_to_read_a_line_takes_exactly_what_the_other_takes(fields, spelling):
     record = {**fields, "at": "2030-01-01T00:00:00.000Z", "code": "c", "prev": "p", "seq": 1}
     if spelling == "canonical":
         line = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+    elif spelling == "of the other library":
+        try:
+            line = msgspec.json.encode(record, order="sorted")
+        except (ValueError, OverflowError):
+            return
     elif spelling == "spaced":
         line = json.dumps(record, sort_keys=True).encode()
     else:
         line = json.dumps(record, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(errors="replace")
+    fast = outcome(line)
+    plain, audit_verify._plain = audit_verify._plain, lambda _line: None
+    try:
+        assert fast == outcome(line)
+    finally:
+        audit_verify._plain = plain
+
+
+@pytest.mark.parametrize("value", [b"1e16", b"1e-7", b"0.0", b'"\x7f"', b"1E400", b"18446744073709551616", b"-0"])
+def test_what_the_libraries_spell_in_two_ways_is_left_to_the_slow_one(value):
+    line = b'{"a":%s,"at":"2030-01-01T00:00:00.000Z","code":"c","prev":"p","seq":1}' % value
     fast = outcome(line)
     plain, audit_verify._plain = audit_verify._plain, lambda _line: None
     try:
