@@ -5,6 +5,7 @@ Pure: reads the rows of ``minter/report_keys.py``. Every finding says what to do
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from shlex import quote
@@ -88,14 +89,21 @@ def _age(key: Row) -> Iterator[Finding]:
         yield Finding(
             *("due-soon", "warning", key["alias"]),
             f"{key['age_percent']} % of its period have passed",
-            f"minter rotate {quote(key['alias'])} before {key['next_due_at']}",
+            f"minter rotate {quote(key['alias'])} before {key['next_due_at'][:10]}",
         )
     elif not key["due"]:
         yield Finding(
             *("no-period", "note", key["alias"]),
             "no period is set, so nobody will notice that it is old",
-            f'rotate_every = "90d" under [keys."{key["alias"]}"]',
+            _how_to_set_a_period(key["alias"]),
         )
+
+
+def _how_to_set_a_period(alias: str) -> str:
+    if ":" in alias:
+        return f"give it a name in minter.toml; minter rotate {quote(alias)} writes the lines"
+    # A name in TOML is quoted as one in JSON.
+    return f'rotate_every = "90d" under [keys.{json.dumps(alias)}]'
 
 
 def _unused(key: Row, *, now: float) -> Iterator[Finding]:
@@ -109,7 +117,7 @@ def _unused(key: Row, *, now: float) -> Iterator[Finding]:
     elif last is None:
         yield Finding(
             *("never-used", "note", key["alias"]),
-            f"it was never used since it was loaded ({key['created_at']})",
+            f"it was never used since it was loaded ({key['created_at'][:10]})",
             f"if {_names(key['profiles'])} does not need it: take it out of the grants and retire it",
         )
     elif now - parse_rfc3339(last) >= UNUSED_S:

@@ -13,6 +13,7 @@ import msgspec
 
 from config.clock import rfc3339
 from config.profiles import Profile
+from config.settings import SEALING_KEY
 from config.tokenfiles import Principal
 from minter import key_age, key_rows
 from minter.custody import Custody
@@ -58,7 +59,8 @@ def _key(custody: Custody, row: KeyRow, versions: list[VersionRow], held: Held) 
     of_key: Mapping[str, int] = held.callers.get(row.alias, {})
     return {
         "alias": row.alias,
-        "loaded": row.alias in custody.aliases(),
+        # Without the key behind the state there would be no minter to ask.
+        "loaded": row.alias in custody.aliases() or row.alias == SEALING_KEY,
         "use": settings.use if settings else "",
         "algorithm": shown.algorithm if shown else "",
         "owner": row.owner,
