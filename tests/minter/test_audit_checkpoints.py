@@ -200,6 +200,20 @@ def test_a_file_of_checkpoints_that_cannot_be_written_stops_nothing_and_is_said(
     assert [fault.seq for fault in faults] == [0]
 
 
+def test_a_checkpoint_is_synced_before_it_counts(world, monkeypatch):
+    world.open()
+    grow(world.log, 1)
+    world.kept()
+    synced = []
+    monkeypatch.setattr(os, "fsync", lambda fd: synced.append((fd, world.checkpoints.last.seq)))
+    before = world.checkpoints.last.seq
+    grow(world.log, 1)
+    world.checkpoints.make().result(10)
+    assert synced == [(world.checkpoints._fd, before)]
+    monkeypatch.undo()
+    world.log.close()
+
+
 def test_a_file_of_checkpoints_that_was_moved_away_is_begun_anew(world, tmp_path):
     world.open(checkpoint_records=1)
     grow(world.log, 2)

@@ -108,6 +108,14 @@ def without_prefix(lines: list[bytes], seq: int) -> bytes:
     return with_signature(signed(lines, seq), audit_checkpoint._base64url(OURS.sign_raw(canonical(body))))
 
 
+def borrowed(lines: list[bytes], seq: int) -> bytes:
+    """Sign a checkpoint with another key under our key's name: the signature is good."""
+    body = {name: value for name, value in json.loads(signed(lines, seq, THEIRS)).items() if name != "signature"}
+    body["kid"] = OURS.kid
+    signature = THEIRS.sign_raw(audit_checkpoint.DOMAIN + canonical(body))
+    return canonical({**body, "signature": audit_checkpoint._base64url(signature)}) + b"\n"
+
+
 def jumped() -> list[bytes]:
     """Every hash is right and one number does not count on."""
     lines, prev = LOG[:6], line_hash(LOG[5][:-1])
@@ -202,6 +210,7 @@ def cases() -> dict[str, dict[str, Any]]:
         bad(5, "signature"),
         canonical({**json.loads(CHECKPOINTS[0]), "kid": NEXT.kid}) + b"\n",
     )
+    case("checkpoint-that-borrows-a-kid", FORGED, bad(5, "signature"), borrowed(FORGED, 5), keys=[OURS.kid])
     case("checkpoint-without-its-prefix", LOG, bad(5, "signature"), without_prefix(LOG, 5))
     case(
         "checkpoint-beyond-the-end-with-a-wrong-signature",
