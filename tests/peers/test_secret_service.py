@@ -63,3 +63,35 @@ def test_a_key_that_is_not_in_the_keyring_stops_the_start_and_is_named(service, 
     done = service.run("minter", "serve", "--config", "minter.toml", check=False)
     assert done.returncode == 3
     assert b"keyring:minter/api" in done.stderr
+
+
+def test_a_state_whose_sealing_key_is_in_the_keyring_opens_after_a_rotation_and_not_without_it(
+    service, api, secret_service
+):
+    api.on("GET", "/v1/items")
+    prepared(service, api, secret_service)
+    put(secret_service, CANARY)
+    settings = service.root / "minter.toml"
+    sealing = '\n[keys.sealing-key]\nuse = "sealing"\nsource = "keyring:minter/sealing-key"\n'
+    settings.write_text(settings.read_text() + sealing)
+    service.start()
+    run = service.open_run()
+    assert service.call(run, "GET", "/v1/items").status == 200
+    assert not list(service.root.rglob("sealing.key*"))
+    service.run("minter", "rotate", "sealing-key")
+    service.run("minter", "rotate", "sealing-key", "--finish")
+    service.stop("minter")
+    service.start("minter")
+    service.until(lambda: service.call(run, "GET", "/v1/items").status == 200, "the lease is handed out again")
+    service.stop("minter")
+    for user in ("sealing-key", "sealing-key.v2"):
+        subprocess.run(
+            [sys.executable, "-m", "keyring", "del", "minter", user],
+            env=secret_service | {"PATH": "/usr/bin:/bin"},
+            capture_output=True,
+            check=False,
+        )
+    done = service.run("minter", "serve", "--config", "minter.toml", check=False)
+    assert done.returncode == 3
+    assert b"sealing-key" in done.stderr
+    assert b"second copy" in done.stderr
