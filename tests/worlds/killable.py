@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import itertools
 import json
 import os
 import signal
@@ -15,13 +16,14 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from config.grants import parse_grants
 from config.tokens import BROKER, digest, generate
+from minter.audit_segments import segments
 from tests.worlds.issuer import Issuer
 
 BIN = Path(sys.executable).parent
@@ -92,13 +94,16 @@ class Killable:
     issuer: Issuer
     process: subprocess.Popen[bytes] | None = None
     received: list[Received] = field(default_factory=list)
-    #: lease id -> run id, of leases that a request for their end was answered for.
-    told_ended: dict[str, str] = field(default_factory=dict)
+    #: Leases of which it was said that the issuer has deleted them.
+    told_deleted: set[str] = field(default_factory=set)
+    #: Leases that were in the state before there was a minter: no log tells their story.
+    inherited: set[str] = field(default_factory=set)
+    failpoint: str = ""
     settings_more: str = ""
     environ: dict[str, str] = field(default_factory=dict)
-    _token: str = ""
+    _token: str = field(default="", repr=False)
     _offset: float = 0.0
-    _runs: int = 0
+    _runs: Iterator[int] = field(default_factory=itertools.count, repr=False)
 
     # --- the folder ---
 
@@ -145,8 +150,9 @@ class Killable:
         self.grants = parse_grants(json.dumps({"profiles": profiles}).encode(), name="grants.json")
 
     def pass_time(self, seconds: float) -> None:
-        """Move the minter's clocks on, once and for all."""
+        """Move the minter's clocks on, and the issuer's with them."""
         self._offset += seconds
+        self.issuer.ahead_s += seconds
         self.write("clock.json", {"wall": self._offset, "boot": self._offset, "boot_id": ""})
 
     def now(self) -> float:
@@ -185,11 +191,14 @@ class Killable:
         while time.monotonic() < deadline:
             if self.process.poll() is not None:
                 return False
-            with socket.socket(socket.AF_UNIX) as probe, contextlib.suppress(OSError):
-                probe.connect(str(self.root / "run/minter.sock"))
+            if all(map(self._answers, ("minter", "minter-admin"))):
                 return True
             time.sleep(0.01)
         raise AssertionError(f"it does not listen: {self.log()[-3000:]}")
+
+    def _answers(self, name: str) -> bool:
+        with socket.socket(socket.AF_UNIX) as probe:
+            return probe.connect_ex(str(self.root / f"run/{name}.sock")) == 0
 
     def alive(self) -> bool:
         return self.process is not None and self.process.poll() is None
@@ -197,6 +206,11 @@ class Killable:
     def killed(self) -> bool:
         """Say whether it ended by SIGKILL."""
         return self.process is not None and self.process.poll() == -signal.SIGKILL
+
+    def died(self) -> None:
+        """Wait for the end of one that answers no more."""
+        assert self.process is not None
+        self.process.wait(20)
 
     def kill(self) -> None:
         assert self.process is not None
@@ -266,8 +280,7 @@ class Killable:
         return self.ask("minter-admin", method, path, body, timeout=timeout)
 
     def run_id(self) -> str:
-        self._runs += 1
-        return f"run_{self._runs:022d}"
+        return f"run_{next(self._runs):022d}"
 
     def lease(self, profile: str, run_id: str, *, ttl_s: float = 600.0) -> Received | Reply:
         """Ask for a lease as the broker does; note the credential that comes."""
@@ -291,7 +304,8 @@ class Killable:
 
     def end_run(self, run_id: str) -> None:
         for one in self.ask("minter", "DELETE", f"/v1/runs/{run_id}").json["leases"]:
-            self.told_ended[one["lease_id"]] = run_id
+            if one["how"] == "upstream_deleted":
+                self.told_deleted.add(one["lease_id"])
 
     def use(self, value: str) -> int:
         """Use a token at the issuer; return the status."""
@@ -309,14 +323,14 @@ class Killable:
             connection.execute("PRAGMA query_only = ON")
             return connection.execute(statement, values).fetchall()
 
-    def leases(self) -> dict[str, tuple[str, float]]:
-        """Return state and end of every lease."""
-        return {row[0]: (row[1], row[2]) for row in self.query("SELECT id, state, expires_at FROM leases")}
+    def state_of(self, lease_id: str) -> tuple[str, str, float]:
+        """Return the state of a lease, how it ended and when it ends at the latest."""
+        found = self.query("SELECT state, how, expires_at FROM leases WHERE id = ?", lease_id)
+        return found[0] if found else ("none", "", 0.0)
 
     def logs(self) -> list[Path]:
         """Return the files of the audit log, the oldest first."""
-        folder = self.root / "state"
-        return [*sorted(folder.glob("audit.jsonl.*")), folder / "audit.jsonl"]
+        return [segment.path for segment in segments(self.root / "state/audit.jsonl")]
 
     def audit(self) -> list[dict[str, Any]]:
         return [json.loads(line) for path in self.logs() for line in path.read_bytes().splitlines()]

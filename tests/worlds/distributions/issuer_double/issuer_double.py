@@ -82,6 +82,13 @@ class IssuerDouble:
         await self._delete(NAMES + lease.id)
         return Ending("upstream_deleted")
 
+    async def end_orphan(self, lease: LeaseView) -> Ending | None:
+        root, _ = self._custody.secret(self._alias, self._issuer)
+        found = json.loads(await self._body("GET", f"/tokens?prefix={NAMES + lease.id}", root))["names"]
+        for name in found:
+            await self._delete(name)
+        return Ending("upstream_deleted") if found else None
+
     async def _delete(self, name: str) -> bool:
         root, _ = self._custody.secret(self._alias, self._issuer)
         return await self._ask("DELETE", f"/tokens/{quote(name, safe='')}", root) != 404
