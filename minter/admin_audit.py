@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -18,7 +20,7 @@ from minter.audit import AuditLog
 from minter.audit_checkpoints import Checkpoints, NoCheckpointError
 from minter.audit_events import EVENTS, Event
 from minter.audit_search import FIELDS, Query
-from minter.store import Store
+from minter.store import Connection, Store
 
 #: No answer lists more lines of the log.
 MAX_EVENTS: Final = 1_000
@@ -80,14 +82,20 @@ class AuditCalls:
         fields = {} if uid is None else {"uid": uid}
         await self.store.write(lambda _connection: (None, [Event("audit.rotation-asked", fields)]))
 
-    async def tick(self) -> None:
-        """Have a checkpoint signed when one is due, and keep the last one in the state as well."""
-        self.checkpoints.tick()
+    async def keep_checkpoint(self) -> None:
+        """Keep the last checkpoint in the state as well."""
         last = self.checkpoints.last
         if last is None or self._kept == [last.seq]:
             return
-        await self.store.write(lambda found: (found.exec_driver_sql(_KEEP, (last.line.decode("ascii"),)), ()))
-        self._kept[:] = [last.seq]
+
+        def keep(connection: Connection) -> tuple[None, Sequence[Event]]:
+            connection.exec_driver_sql(_KEEP, (last.line.decode("ascii"),))
+            return None, ()
+
+        # A state that cannot be written shows elsewhere; the next sweep tries again.
+        with contextlib.suppress(ProblemError):
+            await self.store.write(keep)
+            self._kept[:] = [last.seq]
 
 
 def _parameters(request: Request, allowed: set[str]) -> dict[str, Any]:

@@ -348,11 +348,12 @@ class Minter:
         )
 
     async def _sweep(self) -> float | None:
-        await self.audit_calls.tick()
+        self.checkpoints.tick()
         if self.quarantine.since is not None:
             return None
         next_at = await self.endings.sweep()
         await self.store.write(self.custody.flush)
+        await self.audit_calls.keep_checkpoint()
         if self._rotating is None or self._rotating.done():
             # Beside the sweep: a keyring that does not answer must not hold up what ends now.
             self._rotating = asyncio.create_task(self._rotate())
