@@ -27,10 +27,15 @@ def lock_state(path: Path, *, restoring: bool = False) -> int:
 
     Errors: ``ConfigurationError``, also for a state whose restore was cut off, unless it is ``restoring``.
     """
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.parent.stat().st_mode & 0o022:
-        raise ConfigurationError([Fault("state", "its directory may be written by others", "chmod 0700")])
-    lock = os.open(path.with_name(path.name + ".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.parent.stat().st_mode & 0o022:
+            raise ConfigurationError([Fault("state", "its directory may be written by others", "chmod 0700")])
+        flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+        lock = os.open(path.with_name(path.name + ".lock"), flags, 0o600)
+    except OSError as error:
+        # A full or read-only disk, a directory of somebody else's.
+        raise ConfigurationError([Fault("state", f"its lock cannot be opened: {error.strerror}")]) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
