@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -12,7 +13,7 @@ from config.errors import ConfigurationError
 from minter import audit_file, failpoints
 from minter.audit import AuditUnavailable
 from minter.audit_search import Query, search
-from minter.audit_segments import finished, last_seq, read_after
+from minter.audit_segments import finished, last_seq, name_of, read_after
 from minter.audit_verify import Head
 from tests.minter.audit_world import NOW, codes, grow, open_log, pinned, records, report_of
 
@@ -142,6 +143,68 @@ def test_a_new_file_that_cannot_be_made_stops_nothing(path, monkeypatch):
     assert len(finished(path)) == 1
     log.close()
     assert report_of(path).bad is None
+
+
+def test_a_finished_files_name_that_is_taken_is_never_written_over(path):
+    log = open_log(path)
+    grow(log, 5)
+    taken = name_of(path, 1, 6)
+    taken.write_text("evidence")
+    log.rotate()
+    head = grow(log, 2, 5)
+    log.close()
+    assert taken.read_text() == "evidence"
+    taken.unlink()
+    assert report_of(path, head=head).bad is None
+    assert "audit.continued" not in codes(path)
+
+
+def test_a_new_file_that_does_not_get_its_name_leaves_the_log_in_the_one_it_has(path, monkeypatch):
+    log = open_log(path)
+    grow(log, 5)
+    rename = Path.rename
+
+    def refuse(self, target):
+        if self.name.endswith(".next"):
+            raise OSError(5, "injected")
+        return rename(self, target)
+
+    monkeypatch.setattr(Path, "rename", refuse)
+    log.rotate()
+    head = grow(log, 2, 5)
+    assert finished(path) == []
+    monkeypatch.undo()
+    log.rotate()
+    head = grow(log, 1, 7)
+    log.close()
+    assert len(finished(path)) == 1
+    assert report_of(path, head=head).bad is None
+
+
+def test_a_finished_file_may_be_moved_away_though_the_state_knows_its_last_line(path):
+    """What it ends with stands in the first line of the next: nothing is lost from the chain."""
+    log = open_log(path)
+    known = grow(log, 5)
+    log.rotate()
+    head = grow(log, 2, 5)
+    log.close()
+    finished(path)[0].path.unlink()
+    log = open_log(path, known=known)
+    assert log.head() == (head.seq, head.hash)
+    log.close()
+
+
+def test_the_names_of_finished_files_follow_each_other_across_restarts(path):
+    known = None
+    for start in range(0, 12, 3):
+        log = open_log(path, known=known, now=NOW + start)
+        known = grow(log, 3, start)
+        log.rotate()
+        known = grow(log, 1, start + 3)
+        log.close()
+    old = finished(path)
+    assert len(old) == 4
+    assert [one.first for one in old] == [1, *(one.last + 1 for one in old[:-1])]
 
 
 def test_a_write_that_fails_in_the_new_file_is_healed_there(path):
