@@ -130,7 +130,7 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "backup.written": _event("A backup of the state and this log was written.", "uid"),
     "restore.confirmed": _event(
         "An operator lifted the quarantine of a restored state: the leases of the backup end.",
-        *("uid", "count", "suspects"),
+        *("uid", "count", "suspects", "lost_seq", "lost_hash"),
     ),
     # --- leases ---
     "lease.intent": _event("A credential is about to be made upstream.", *_LEASE, *_ASKED),

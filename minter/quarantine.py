@@ -22,7 +22,8 @@ import structlog
 from config.clock import Clock, rfc3339
 from config.problems import ProblemError
 from minter import failpoints
-from minter.audit_events import Event
+from minter.audit_events import Event, Value
+from minter.audit_verify import Head
 from minter.book import Book
 from minter.revocation import Endings
 from minter.store import Connection, Store
@@ -30,6 +31,8 @@ from minter.store import Connection, Store
 #: Names in ``meta``: since when the state is not believed; since when it is, while leases of the backup still live.
 QUARANTINE: Final = "quarantine"
 CONFIRMED: Final = "restore-confirmed"
+#: Number and hash of a line of the audit log that is known to be lost, until the log says so.
+LOST: Final = "restore-lost"
 #: Why the leases of a backup end.
 REASON: Final = "restored"
 
@@ -99,8 +102,8 @@ class Quarantine:
         async with self._alone:
             summary = await self.summary()
             now = self._clock.now()
-            event = Event("restore.confirmed", {"uid": uid, "count": summary.leases, "suspects": summary.suspects})
-            await self._store.write(functools.partial(_confirm, now, event))
+            told: dict[str, Value] = {"uid": uid, "count": summary.leases, "suspects": summary.suspects}
+            await self._store.write(functools.partial(_confirm, now, told))
             failpoints.reached("restore.confirmed")
             await self._settle()
             self.since = None
@@ -117,11 +120,14 @@ class Quarantine:
         await self._store.write(functools.partial(_settled, confirmed))
 
 
-def begin(state: Path, *, now: float) -> None:
-    """Put a state that is not in its place yet in quarantine."""
+def begin(state: Path, *, now: float, lost: Head | None = None) -> None:
+    """Put a state that is not in its place yet in quarantine; ``lost`` is a line that its log is known to lack."""
+    insert = "INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)"
     with sqlite3.connect(state) as database:
-        database.execute("DELETE FROM meta WHERE name = ?", (CONFIRMED,))
-        database.execute("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (QUARANTINE, repr(now)))
+        database.execute("DELETE FROM meta WHERE name IN (?, ?)", (CONFIRMED, LOST))
+        database.execute(insert, (QUARANTINE, repr(now)))
+        if lost is not None:
+            database.execute(insert, (LOST, f"{lost.seq} {lost.hash}"))
     database.close()
 
 
@@ -143,10 +149,14 @@ def _counts(connection: Connection) -> dict[str, int]:
     return {state: count for state, count in rows.all()}  # noqa: C416 - rows are no pairs to dict()
 
 
-def _confirm(now: float, event: Event, connection: Connection) -> tuple[None, list[Event]]:
+def _confirm(now: float, told: dict[str, Value], connection: Connection) -> tuple[None, list[Event]]:
+    lost = connection.exec_driver_sql("SELECT value FROM meta WHERE name = ?", (LOST,)).scalar()
+    if lost is not None:
+        seq, _, digest = lost.partition(" ")
+        told = {**told, "lost_seq": int(seq), "lost_hash": digest}
     connection.exec_driver_sql("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (CONFIRMED, repr(now)))
-    connection.exec_driver_sql("DELETE FROM meta WHERE name = ?", (QUARANTINE,))
-    return None, [event]
+    connection.exec_driver_sql("DELETE FROM meta WHERE name IN (?, ?)", (QUARANTINE, LOST))
+    return None, [Event("restore.confirmed", told)]
 
 
 def _settled(confirmed: float, connection: Connection) -> tuple[None, list[Event]]:

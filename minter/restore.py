@@ -26,7 +26,7 @@ from config.load import sync_directory
 from config.settings import SEALING_KEY, MinterSettings
 from minter import audit_segments, backup, backup_file, backup_log, failpoints, quarantine
 from minter.audit_checkpoint import Checkpoint
-from minter.audit_verify import Bad
+from minter.audit_verify import Bad, Head, Report
 from minter.backup import Contents
 from minter.backup_file import Backup
 from minter.held import own_key
@@ -41,9 +41,13 @@ _MODES: Final = {"minter.toml": 0o644, "grants.json": 0o644, "brokers.json": 0o6
 
 
 class LogFaultError(Exception):
-    """The log of a backup does not verify, or lacks a line that a checkpoint names."""
+    """The log of a backup does not verify, or lacks a line that a checkpoint names.
 
-    def __init__(self, bad: Bad) -> None:
+    ``lost`` is the last of those lines when that is all that is wrong: the backup is older than the checkpoint.
+    """
+
+    def __init__(self, bad: Bad, lost: Head | None = None) -> None:
+        self.lost = lost
         super().__init__(f"the audit log in the backup does not verify: line {bad.line}: {bad.why}")
 
 
@@ -59,17 +63,22 @@ class Restored:
     aside: list[Path] = field(default_factory=list)
     kept: list[Path] = field(default_factory=list)
     sealing: str = ""
-    lines: int = 0
+    lost: Head | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Order:
-    """What is to be restored, and how. ``checkpoints`` were kept outside the machine."""
+    """What is to be restored, and how.
+
+    ``checkpoints`` were kept outside the machine; ``lost`` is the number of the last line that one of them names and
+    the backup lacks, when an operator goes on without it.
+    """
 
     settings: MinterSettings
     config: Path
     replace: bool = False
     checkpoints: Sequence[Checkpoint] = ()
+    lost: int | None = None
 
 
 def first_settings(source: Path, config: Path) -> bool:
@@ -111,9 +120,9 @@ def _restore(found: Backup, order: Order, stage: Path, there: Sequence[Path], cl
     state = state_path(order.settings.state)
     done = Restored()
     contents = _unpack(found, stage)
-    done.lines = _verify(found, contents, order, stage)
+    done.lost = _verify(found, contents, order, stage)
     done.sealing = _sealing(contents, order.settings)
-    quarantine.begin(stage / backup_file.STATE, now=clock.now())
+    quarantine.begin(stage / backup_file.STATE, now=clock.now(), lost=done.lost)
     os.close(os.open(mark(state), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
     sync_directory(state.parent)
     failpoints.reached("restore.staged")
@@ -146,16 +155,29 @@ def _unpack(found: Backup, stage: Path) -> Contents:
     return contents
 
 
-def _verify(found: Backup, contents: Contents, order: Order, stage: Path) -> int:
-    report = backup_log.verify(
-        stage, installation=contents.installation, head=contents.head, checkpoints=order.checkpoints
-    )
+def _verify(found: Backup, contents: Contents, order: Order, stage: Path) -> Head | None:
+    """Verify the log; return the last line that it is known to lack, when an operator accepted that."""
+    lost = None
+    report = _report(contents, order.checkpoints, stage)
+    if report.bad is not None and report.bad.reason == "cut" and report.head is not None:
+        end = report.head.seq
+        newest = max(order.checkpoints, key=lambda one: one.seq)
+        lost = Head(newest.seq, newest.hash)
+        # What the log does have must fit, and the state's own last line must be there, whatever is accepted.
+        rest = _report(contents, [one for one in order.checkpoints if one.seq <= end], stage)
+        if rest.bad is None and order.lost != lost.seq:
+            raise LogFaultError(report.bad, lost)
+        report = rest
     if report.bad is not None:
         raise LogFaultError(report.bad)
     head = found.manifest.head
     if report.head is None or head is None or (report.head.seq, report.head.hash) != (head.seq, head.hash):
         raise found.bad("its audit log does not end where its manifest says")
-    return report.lines
+    return lost
+
+
+def _report(contents: Contents, checkpoints: Sequence[Checkpoint], stage: Path) -> Report:
+    return backup_log.verify(stage, installation=contents.installation, head=contents.head, checkpoints=checkpoints)
 
 
 def _sealing(contents: Contents, settings: MinterSettings) -> str:

@@ -16,7 +16,7 @@ from minter import restore as restoring
 from minter.admin_client import AdminClient
 from minter.audit_checkpoint import Checkpoint, CheckpointError
 from minter.cli import options
-from minter.restore import LogFaultError, OccupiedError, Order
+from minter.restore import LogFaultError, OccupiedError, Order, Restored
 from minter.state_lock import state_path
 
 app = commands.group("Put a backup back, and confirm it.")
@@ -33,6 +33,10 @@ def restore(
     checkpoint: Annotated[
         Path | None, typer.Option("--checkpoint", help="Checkpoints of the audit log that were kept elsewhere.")
     ] = None,
+    lost: Annotated[
+        int | None,
+        typer.Option("--lost", min=1, help="Go on without the lines up to this one, which --checkpoint names."),
+    ] = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="With --confirm: only say what it would do.")] = False,
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
@@ -40,25 +44,27 @@ def restore(
     """Put a backup back while the minter is stopped; then start it, look, and lift the quarantine with --confirm.
 
     Run it as the minter's user. The backup is verified first; a log that lacks a line of --checkpoint is refused
-    (status 7), another sealing key than the backup's too (3). Until --confirm nothing is lent, ended or revoked.
+    (status 7) until --lost accepts that, another sealing key than the backup's too (3). Until --confirm nothing is
+    lent, ended or revoked.
     """
-    if confirm == (source is not None) or (dry_run and not confirm) or (confirm and (replace or checkpoint)):
+    if confirm == (source is not None) or (dry_run and not confirm) or (confirm and (replace or checkpoint or lost)):
         raise CommandError(ExitCode.USAGE, "give a SOURCE, or --confirm", "See: minter restore --help")
     if confirm or source is None:
         _confirm(AdminClient(options.settings(config)), dry_run=dry_run, json=json)
     else:
-        _restore(source, config, replace=replace, checkpoint=checkpoint, json=json)
+        _restore(source, config, replace=replace, checkpoints=_checkpoints(checkpoint), lost=lost, json=json)
 
 
-def _restore(source: Path, config: Path, *, replace: bool, checkpoint: Path | None, json: bool) -> None:
+def _restore(
+    source: Path, config: Path, *, replace: bool, checkpoints: list[Checkpoint], lost: int | None, json: bool
+) -> None:
     failpoints.arm(os.environ)
     new = restoring.first_settings(source, config)
     settings = options.settings(config)
     state = state_path(settings.state)
     if state.parent.exists() and state.parent.stat().st_uid != os.geteuid():
         raise CommandError(ExitCode.REFUSED, "the state belongs to another user", "Run this as the minter's user.")
-    checkpoints = _checkpoints(checkpoint)
-    order = Order(settings=settings, config=config, replace=replace, checkpoints=checkpoints)
+    order = Order(settings=settings, config=config, replace=replace, checkpoints=checkpoints, lost=lost)
     try:
         done = restoring.restore(source, order, clock=options.clock())
     except OccupiedError as error:
@@ -66,15 +72,23 @@ def _restore(source: Path, config: Path, *, replace: bool, checkpoint: Path | No
             ExitCode.CONFLICT, f"there is a state already: {error}", "With --replace it is moved aside, not removed."
         ) from None
     except LogFaultError as error:
-        raise CommandError(
-            ExitCode.AUDIT, str(error), "Nothing was restored. Keep this backup, and find another."
-        ) from None
+        hint = "Nothing was restored. Keep this backup, and find another."
+        if error.lost is not None:
+            hint = (
+                f"A newer backup may have them. To go on without them: --lost {error.lost.seq}, which the log records."
+            )
+        raise CommandError(ExitCode.AUDIT, str(error), hint) from None
     if new:
         done.written.append(config)
     if json:
         named = {name: [str(path) for path in getattr(done, name)] for name in ("written", "aside", "kept")}
-        terminal.out_json({**named, "sealing": done.sealing, "lines": done.lines, "checkpoints": len(checkpoints)})
+        seq = None if done.lost is None else done.lost.seq
+        terminal.out_json({**named, "sealing": done.sealing, "lost_seq": seq, "checkpoints": len(checkpoints)})
         return
+    _say(done, checked=bool(checkpoints))
+
+
+def _say(done: Restored, *, checked: bool) -> None:
     for path in done.written:
         terminal.say(f"wrote {path}")
     for path in done.aside:
@@ -82,7 +96,9 @@ def _restore(source: Path, config: Path, *, replace: bool, checkpoint: Path | No
     for path in done.kept:
         terminal.say(f"kept {path}, which differs from the backup's")
     terminal.say(f"sealing key: {done.sealing}")
-    if not checkpoints:
+    if done.lost is not None:
+        terminal.say(f"lines of the audit log up to {done.lost.seq} are lost; the log will say so at --confirm")
+    if not checked:
         terminal.say("the log's end was not held against a checkpoint: give --checkpoint to find a rollback")
     terminal.note(
         "Next:\n  minter doctor\n  minter serve\n  minter restore --confirm --dry-run\n  minter restore --confirm"

@@ -177,6 +177,29 @@ def test_a_rolled_back_log_is_found_by_a_checkpoint_that_was_kept_elsewhere(made
     assert done.returncode == 7, done.stderr
     assert b"was cut" in done.stderr
     assert not (made.root / "state/minter.db").exists()
+    # A backup is always older than the last checkpoint: an operator may go on, by naming what is lost.
+    lost = done.stderr.decode().partition("--lost ")[2].partition(",")[0]
+    for wrong in (str(int(lost) - 1), str(int(lost) + 1)):
+        argv = ("restore", "old.tar", "--checkpoint", "kept-elsewhere", "--lost", wrong)
+        assert made.run("minter", *argv, check=False).returncode == 7
+    made.run("minter", "restore", "old.tar", "--checkpoint", "kept-elsewhere", "--lost", lost)
+    made.start("minter")
+    made.run("minter", "restore", "--confirm")
+    (event,) = made.audited("restore.confirmed")
+    signed = json.loads((made.root / "kept-elsewhere").read_bytes().splitlines()[-1])
+    assert (event["lost_seq"], event["lost_hash"]) == (signed["seq"], signed["hash"]) == (int(lost), signed["hash"])
+
+
+def test_what_a_backup_lacks_can_be_accepted_and_what_contradicts_a_checkpoint_cannot(made):
+    """The log of another history, with good hashes of its own: only a signature that was kept shows it."""
+    made.run("minter", "backup", "b.tar")
+    made.stop("minter")
+    kept = (made.root / "state/audit.jsonl.checkpoints").read_bytes()
+    (made.root / "kept-elsewhere").write_bytes(kept.replace(b'"seq":', b'"seq":1', 1))
+    argv = ("restore", "b.tar", "--replace", "--checkpoint", "kept-elsewhere")
+    assert made.run("minter", *argv, check=False).returncode == 7
+    (made.root / "kept-elsewhere").write_bytes(b"")
+    assert made.run("minter", *argv, check=False).returncode == 7
 
 
 def test_another_sealing_key_is_refused_before_anything_is_placed(made):

@@ -11,6 +11,7 @@ import pytest
 
 from minter import doctor_online, quarantine
 from minter.doctor_service import of_facts
+from minter.process_facts import of_this_process
 from minter.store import migrate
 from tests.worlds import first_schema
 from tests.worlds.api import Answer, Api
@@ -162,3 +163,9 @@ def test_what_stands_beside_a_state_and_in_it_is_named(console):
     with closing(sqlite3.connect(path)) as state, state:
         state.execute("UPDATE alembic_version SET version_num = '9999'")
     assert found(console)["state", "schema"]["level"] == "fault"
+
+
+def test_a_variable_that_still_holds_a_key_is_named_and_its_value_is_not():
+    facts = of_this_process(["env:API_KEY", "env:TAKEN", "file:/x"], {"API_KEY": "sekret-CANARY", "PATH": "/bin"})
+    assert facts["secret_variables"] == ["API_KEY"]
+    assert "sekret-CANARY" not in repr(facts)
