@@ -50,14 +50,16 @@ class IssuerRoots:
         """Say whether the issuer of a key can make a new one."""
         return self._kind(alias) is not None
 
-    def name(self, row: VersionRow) -> str:
+    def name(self, alias: str, version: int) -> str:
         """Return what a version is called at its issuer: nobody else's, and the same again after a crash."""
-        return f"minter-{self._installation[:12]}-{row.alias}-v{row.version}"
+        return f"minter-{self._installation[:12]}-{alias}-v{version}"
 
     async def create(self, row: VersionRow) -> Secret:
         """Have the issuer make a version, by right of the active one. Errors: :class:`RootError`."""
         kind = self._hook(row.alias)
-        made = await _asked(row.alias, "create", lambda: kind.create_root(self._current(kind), self.name(row)))
+        made = await _asked(
+            row.alias, "create", lambda: kind.create_root(self._current(kind), self.name(row.alias, row.version))
+        )
         if not isinstance(made, Secret) or not len(made):
             raise RootError
         return made
@@ -71,7 +73,7 @@ class IssuerRoots:
     async def delete(self, row: VersionRow) -> None:
         """Have the issuer delete a version, by right of the active one. Errors: :class:`RootError`."""
         kind = self._hook(row.alias)
-        old = Root(name=self.name(row), value=await asyncio.to_thread(self._value, row))
+        old = Root(name=self.name(row.alias, row.version), value=await asyncio.to_thread(self._value, row))
         await _asked(row.alias, "delete", lambda: kind.delete_root(self._current(kind), old))
 
     def _current(self, kind: RotatesRoot) -> Secret:

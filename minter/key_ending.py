@@ -10,6 +10,7 @@ Rules of this module:
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any, Final
@@ -20,6 +21,7 @@ from minter import declared_keys, failpoints, key_rows
 from minter.audit_events import Event, Value
 from minter.custody import Custody, Store
 from minter.held import key_event
+from minter.issuer_roots import ISSUER
 from minter.key_rows import KeyRow, VersionRow
 from minter.rotation import Rotation
 from minter.sources import MissingError, SourceError
@@ -58,6 +60,9 @@ class KeyEnding:
                     named = ", ".join(profiles)
                     what = f"the grants refer to it: {named}; take it out of them first, or --force"
                     raise ProblemError("key-in-use", what, profiles=list(profiles))
+                # What could not be deleted now is named when the key is destroyed.
+                with contextlib.suppress(ProblemError):
+                    await self._rotation.drop_prepared(alias, uid=uid)
                 key = replace(key, retired_at=self._clock.now())
                 await self._out_of_use(key, forced=bool(profiles), uid=uid)
             failpoints.reached("key.retired")
@@ -93,7 +98,9 @@ class KeyEnding:
         if failed:
             named = ", ".join(f"version {row.version} ({row.source_ref})" for row in failed)
             raise ProblemError("secret-unavailable", f"a source did not delete {named}; give the command again")
-        return {"alias": alias, "versions": [_shown(row) for row in done], "todo": [*self._todo(done)]}
+        at_issuer = [row.version for row in own if row.made_by == ISSUER and row.phase != "destroyed"]
+        to_do = self._to_do(done, [self._rotation.name_at_issuer(alias, version) for version in at_issuer])
+        return {"alias": alias, "versions": [_shown(row) for row in done], "to_do": to_do}
 
     def _check_alone(self, alias: str, own: list[VersionRow], rows: list[VersionRow]) -> None:
         """Refuse to delete what another key still needs."""
@@ -135,13 +142,14 @@ class KeyEnding:
             return LEFT_IN_SOURCE
         return LEFT_IN_SOURCE
 
-    def _todo(self, rows: list[VersionRow]) -> list[str]:
+    def _to_do(self, rows: list[VersionRow], at_issuer: list[str]) -> list[str]:
         found = [f"delete {row.source_ref} yourself: the minter cannot" for row in rows if row.problem]
         settings = self._custody.settings_of(rows[0].alias) if rows else None
         if settings is not None and settings.second_copy:
             found.append(f"delete the other copy: {settings.second_copy}")
         if settings is not None and settings.use == "static":
-            found.append("end the key at its issuer: only that makes it worthless")
+            names = f" (it is called {', '.join(at_issuer)} there)" if at_issuer else ""
+            found.append(f"end the key at its issuer{names}: only that makes it worthless")
         return found
 
     async def _key(self, alias: str) -> KeyRow:

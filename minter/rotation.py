@@ -181,6 +181,19 @@ class Rotation:
         self._check_rotatable(alias)
         return self._steps.use(alias) != "static" or self._roots.offers(alias)
 
+    async def drop_prepared(self, alias: str, *, uid: int | None) -> None:
+        """Give up what is prepared of a key that is about to be retired; its caller has the key for itself.
+
+        Errors: ``secret-unavailable``, ``issuer-failed`` when it could not be deleted.
+        """
+        row = (await self._steps.versions(alias)).prepared
+        if row is not None:
+            await self._steps.give_up(row, "key-retired", uid=uid)
+
+    def name_at_issuer(self, alias: str, version: int) -> str:
+        """Return what a version that the issuer made is called there."""
+        return self._roots.name(alias, version)
+
     # --- what is asked for ---
 
     async def _start(self, alias: str, versions: Versions, value: Secret | None, terms: Terms) -> None:

@@ -301,9 +301,10 @@ class Steps:
         except RootError as error:
             again = replace(row, problem=DESTROY_FAILED)
             await self._write([again], [key_event("key.destroy-failed", row, reason="issuer-failed", uid=uid)])
+            name = self._roots.name(row.alias, row.version)
             raise ProblemError(
                 "issuer-failed",
-                f"the issuer did not delete {self._roots.name(row)}, the new version of key {row.alias}",
+                f"the issuer did not delete {name}, the new version of key {row.alias}",
                 retry_after=error.retry_after,
             ) from None
         try:

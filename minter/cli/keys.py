@@ -257,7 +257,7 @@ def destroy(
         terminal.out_json(answer)
         return
     terminal.say(f"{alias}: {terminal.count(len(answer['versions']), 'version')} destroyed")
-    for one in answer["todo"]:
+    for one in answer["to_do"]:
         terminal.say(f"still to do: {one}")
 
 

@@ -2,14 +2,16 @@
 
 import asyncio
 import json
+import os
+from dataclasses import replace
 
 import pytest
 
 from config.errors import ConfigurationError
 from config.problems import ProblemError
 from config.secret import Secret
-from config.settings import KeySettings
-from minter import failpoints, kinds, signing
+from config.settings import KeySettings, MinterSettings
+from minter import doctor_keys, failpoints, key_rows, kinds, signing
 from minter.key_ending import KeyEnding
 from minter.key_making import KeyMaking
 from minter.rotation import Rotation
@@ -352,7 +354,7 @@ async def test_only_a_retired_key_is_destroyed_and_its_versions_stay_as_history(
     await ending(vault).retire("mem")
     done = await ending(vault).destroy("mem")
     assert {one["phase"] for one in done["versions"]} == {"destroyed"}
-    assert any("the safe" in one for one in done["todo"])
+    assert any("the safe" in one for one in done["to_do"])
     assert not {"mem-key", "mem-key.v2"} & set(vault.files())
     assert await vault.phases("mem") == {1: "destroyed", 2: "destroyed"}
     await vault.restart()
@@ -366,11 +368,11 @@ async def test_a_place_that_the_minter_cannot_write_is_named_until_it_is_empty(v
     await vault.restart()
     await ending(vault).retire("from-env")
     done = await ending(vault).destroy("from-env")
-    assert any("env:THE_KEY" in one for one in done["todo"])
+    assert any("env:THE_KEY" in one for one in done["to_do"])
     assert [row.problem for row in await vault.versions() if row.alias == "from-env"] == ["left-in-source"]
     del vault.environ["THE_KEY"]
     await vault.restart()
-    assert not any("env:THE_KEY" in one for one in (await ending(vault).destroy("from-env"))["todo"])
+    assert not any("env:THE_KEY" in one for one in (await ending(vault).destroy("from-env"))["to_do"])
     assert [row.problem for row in await vault.versions() if row.alias == "from-env"] == [""]
 
 
@@ -412,6 +414,41 @@ async def test_a_killed_destruction_is_made_good_by_the_same_command(vault, monk
     await ending(vault).destroy("mem")
     assert await vault.phases("mem") == {1: "destroyed"}
     assert "mem-key" not in vault.files()
+
+
+# --- what doctor says ---
+
+
+async def test_doctor_has_a_fault_for_each_version_whose_last_step_failed(vault):
+    row = next(row for row in await vault.versions() if row.alias == "api")
+
+    def work(connection):
+        for number, problem in enumerate(("destroy-failed", "not-accepted", "left-in-source", "another"), 2):
+            phase = "destroyed" if problem == "left-in-source" else "retiring"
+            key_rows.put_version(connection, replace(row, version=number, phase=phase, problem=problem))
+        return None, ()
+
+    await vault.store.write(work)
+    settings = MinterSettings(keys=vault.keys, state=f"sqlite:{vault.directory}/minter.db")
+    settings = settings.anchored(vault.directory)
+    faults = [one for one in doctor_keys.check_keys(settings, os.geteuid(), {}) if one.level == "fault"]
+    assert [one.what.split(" ", 2)[1] for one in faults if one.where == "api"] == ["2", "3", "4", "5"]
+    assert CANARY not in str(faults)
+
+
+async def test_doctor_looks_at_declared_keys_and_not_at_retired_ones(vault):
+    vault.put("mem-key", CANARY)
+    await making(vault).declare("mem", static("file:mem-key"), None, in_place=True)
+    await making(vault).declare("gone", static("file:gone-key"), Secret("value"))
+    await ending(vault).retire("gone")
+    (vault.directory / "mem-key").unlink()
+    (vault.directory / "gone-key").unlink()
+    grants = {"p": {"base_url": ORIGIN, "allowed_callers": ["agent"], "token": {"type": "static", "key": "mem"}}}
+    vault.put("grants.json", json.dumps({"profiles": {"p": {**grants["p"], "allow": ["GET /x"]}}}))
+    settings = MinterSettings(keys=vault.keys, state=f"sqlite:{vault.directory}/minter.db").anchored(vault.directory)
+    found = {one.where: one.level for one in doctor_keys.check_keys(settings, os.geteuid(), {})}
+    assert found["mem (file:mem-key)"] == "fault"
+    assert not any(where.startswith("gone") for where in found)
 
 
 # --- after a crash a start is not stopped ---

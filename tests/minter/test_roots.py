@@ -13,6 +13,7 @@ from config.secret import Secret
 from config.settings import AUDIT_SIGNER
 from minter import key_rows
 from minter.issuer_roots import IssuerRoots
+from minter.key_ending import KeyEnding
 from minter.rotation import ASK_AGAIN_S, Rotation
 from minter.rotation_steps import FAILPOINTS
 from tests.minter.vault import ORIGIN, Vault, grants_of, quick_directory
@@ -384,6 +385,32 @@ async def test_a_dry_run_of_a_compromise_asks_nobody_and_changes_nothing(vault, 
     plan = await turning().request("root", "start", compromised=True, dry_run=True)
     assert plan["to_do"]
     assert (vault.everything_written(), issuer.seen) == (before, [])
+
+
+# --- a root that is retired ---
+
+
+async def test_a_retired_root_leaves_nothing_prepared_at_its_issuer(vault, issuer, turning):
+    async def end_all(alias, uid):
+        return []
+
+    with pytest.raises(Killed):
+        await turning(kill_at="rotate.prepared").request("root", "start")
+    await vault.restart()
+    ending = KeyEnding(vault.custody, vault.store, turning(), clock=vault.clock, end_all=end_all)
+    await ending.retire("root", force=True)
+    assert set(issuer.roots) == {"given"}
+    assert await vault.phases("root") == {1: "active", 2: "destroyed"}
+
+
+async def test_what_an_issuer_made_is_named_when_its_key_is_destroyed(vault, issuer, turning):
+    async def end_all(alias, uid):
+        return []
+
+    await turning().request("root", "start")
+    ending = KeyEnding(vault.custody, vault.store, turning(), clock=vault.clock, end_all=end_all)
+    await ending.retire("root", force=True)
+    assert any(NEW in one for one in (await ending.destroy("root"))["to_do"])
 
 
 # --- the log's signer, and what is stale ---
