@@ -86,10 +86,10 @@ def test_leases_are_listed_with_their_state_and_without_the_credential(service, 
     run = lent(service)
     done = console("minter", "leases", "list")
     assert done.status == 0
-    ((lease, broker, caller, run_id, profile, kind, state, _, how),) = done.rows
+    ((lease, broker, caller, run_id, profile, kind, state, _, lives_until, how),) = done.rows
     assert lease.startswith("lse_")
-    assert (broker, caller, run_id, profile, kind, state, how) == (
-        *("broker-1", "support-agent", run.run_id, "api", "static", "active", "-"),
+    assert (broker, caller, run_id, profile, kind, state, lives_until, how) == (
+        *("broker-1", "support-agent", run.run_id, "api", "static", "active", "it is ended", "-"),
     )
     (shown,) = console("minter", "leases", "list", "--json").json["leases"]
     assert (shown["lease_id"], shown["key_alias"]) == (lease, "api")
@@ -142,6 +142,18 @@ def test_what_is_to_be_revoked_must_be_said_in_one_way(service, console, argumen
     done = console("minter", "leases", "revoke", *(lease if one == "LEASE" else one for one in arguments))
     assert (done.status, done.out) == (2, "")
     assert len(live(service)) == 1
+
+
+def test_a_live_lease_is_not_forgotten_and_no_reason_is_a_usage_error(service, console):
+    run = lent(service)
+    lease = admin(service).get("/v1/leases", run=run.run_id)["leases"][0]["lease_id"]
+    done = console("minter", "leases", "forget", lease, "--reason", "I am in a hurry")
+    assert done.status == 6
+    assert "live" in done.err
+    assert console("minter", "leases", "forget", lease).status == 2
+    assert console("minter", "leases", "forget", lease, "--reason", "").status == 2
+    assert console("minter", "leases", "forget", "lse_0000000000000000000000", "--reason", "because").status == 2
+    assert run.run_id in live(service)
 
 
 @pytest.mark.parametrize("name", ["lse_0000000000000000000000", "../leases?all=true", "?all=true", ""])
