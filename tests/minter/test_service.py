@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 
 import pytest
 
 from config.problems import ProblemError
 from minter import store
+from minter.book import SLICE
 from minter.kinds import RevocationError
 from tests.minter.lease_world import CANARY, ORIGIN, grants
 
@@ -656,3 +658,25 @@ async def test_no_secret_reaches_the_state_or_the_audit_log(world):
         assert CANARY.encode() not in path.read_bytes()
         assert b"acme" not in path.read_bytes()
     assert ORIGIN in (world.folder / "state" / "audit.jsonl").read_text()
+
+
+async def test_others_are_answered_while_an_end_looks_through_many_leases(world):
+    live = await world.lease(profile="jwt")
+    row = live.row
+    for number in range(5 * SLICE):
+        world.minter.book.add(dataclasses.replace(row, id=f"lse_{number:022d}", run_id=f"run_{number:022d}"))
+    looked: list[str] = []
+
+    def none_of_them(one):
+        looked.append(one.id)
+        return False
+
+    ending = asyncio.create_task(world.minter.service.end(none_of_them, "operator"))
+    answered = 0
+    while not ending.done():
+        before = len(looked)
+        await asyncio.sleep(0)
+        assert len(looked) - before <= SLICE
+        answered += 1
+    assert (len(looked), await ending) == (5 * SLICE + 1, [])
+    assert answered >= 5
