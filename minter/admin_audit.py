@@ -20,11 +20,15 @@ from minter.audit import AuditLog
 from minter.audit_checkpoints import Checkpoints, NoCheckpointError
 from minter.audit_events import EVENTS, Event
 from minter.audit_search import FIELDS, Query
+from minter.limits import Rate
 from minter.store import Connection, Store
 
 #: No answer lists more lines of the log.
 MAX_EVENTS: Final = 1_000
 _CHECKPOINT_S: Final = 10.0
+#: Checkpoints that one user may ask for at once, and then a second.
+CHECKPOINTS_AT_ONCE: Final = 10.0
+CHECKPOINTS_PER_S: Final = 0.2
 #: Read by ``minter/audit_state.py``.
 _KEEP: Final = "INSERT OR REPLACE INTO meta (name, value) VALUES ('audit_checkpoint', ?)"
 
@@ -37,6 +41,7 @@ class AuditCalls:
     log: AuditLog
     checkpoints: Checkpoints
     store: Store
+    rate: Rate
     _kept: list[int] = field(default_factory=list)
 
     async def read(self, request: Request, _uid: int) -> Response:
@@ -61,9 +66,14 @@ class AuditCalls:
         page = await asyncio.to_thread(audit_search.search, self.path, query, after=after, limit=limit)
         return json_response({"events": page.events, "more_after": page.more_after})
 
-    async def checkpoint(self, request: Request, _uid: int) -> Response:
-        """Sign a checkpoint of the last line now and return it, for a place of the reader's own."""
+    async def checkpoint(self, request: Request, uid: int) -> Response:
+        """Sign a checkpoint of the last line now and return it, for a place of the reader's own.
+
+        It is the one thing that an auditor makes the minter write, so at a rate that fills no disk.
+        """
         _parameters(request, set())
+        if wait_s := self.rate.wait_s(uid):
+            raise ProblemError("too-many-requests", retry_after=wait_s)
         try:
             made = await asyncio.wait_for(asyncio.wrap_future(self.checkpoints.make()), _CHECKPOINT_S)
         except (NoCheckpointError, TimeoutError) as error:

@@ -34,13 +34,16 @@ from minter.audit_pair import MAX_TORN, pair
 from minter.audit_segments import ends_of, finished, lines, lines_backwards, read_after, record
 from minter.audit_sinks import Sinks, Target
 from minter.audit_syslog import Syslog
-from minter.audit_verify import Head, canonical, genesis, line_hash
+from minter.audit_verify import MAX_LINE, Head, canonical, genesis, line_hash
 
 __all__ = ["EVENTS", "MAX_TORN", "AuditLog", "AuditUnavailable", "Event", "EventType", "Head", "Value", "read_after"]
 
 #: A longer text in a field is cut; the allow list has no field that needs more.
 MAX_TEXT: Final = 1024
 MAX_ITEMS: Final = 512
+#: In an event whose line would be longer than any may be.
+_SHORT_TEXT: Final = 128
+_FEW_ITEMS: Final = 64
 #: Smaller steps back are the clock being steered, and the log's instants have milliseconds anyhow.
 CLOCK_STEP_S: Final = 0.001
 
@@ -188,7 +191,7 @@ class AuditLog:
         written: list[bytes] = []
         for event in batch:
             seq += 1
-            line = canonical({**_harmless(event), "at": at, "code": event.code, "prev": prev, "seq": seq})
+            line = _line(event, {"at": at, "code": event.code, "prev": prev, "seq": seq})
             prev = line_hash(line)
             written += (line, b"\n")
         return b"".join(written), seq, prev
@@ -337,22 +340,30 @@ def _holds(path: Path, known: Head) -> bool:
         return any(line_hash(line.removesuffix(b"\n")) == known.hash for line in file)
 
 
-def _harmless(event: Event) -> dict[str, Any]:
+def _line(event: Event, members: dict[str, Any]) -> bytes:
+    line = canonical(_harmless(event) | members)
+    if len(line) > MAX_LINE:
+        # Escapes make six bytes of one. No verifier would take the line, and no start would go on behind it.
+        line = canonical(_harmless(event, items=_FEW_ITEMS, text=_SHORT_TEXT) | members)
+    return line
+
+
+def _harmless(event: Event, *, items: int = MAX_ITEMS, text: int = MAX_TEXT) -> dict[str, Any]:
     """Return the event's fields as they are written: cut to a bounded length, instants as RFC 3339."""
     fields: dict[str, Any] = {}
     for name, value in event.fields.items():
         if isinstance(value, str):
-            fields[name] = _cut(value)
+            fields[name] = _cut(value, text)
         elif isinstance(value, list):
-            fields[name] = [_cut(item) for item in value[:MAX_ITEMS]]
+            fields[name] = [_cut(item, text) for item in value[:items]]
         elif value is not None:
             # An int or a float here: the allow list knows no other type whose name ends so.
             fields[name] = rfc3339(value) if name.endswith("_at") else value
     return fields
 
 
-def _cut(text: str) -> str:
-    return text if len(text) <= MAX_TEXT else text[:MAX_TEXT] + "..."
+def _cut(text: str, length: int) -> str:
+    return text if len(text) <= length else text[:length] + "..."
 
 
 def _lost(what: str) -> ConfigurationError:

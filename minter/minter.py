@@ -20,7 +20,7 @@ from config.problems import ProblemError
 from config.settings import MinterSettings
 from minter import key_age, lease_rows, reload, state_copies
 from minter.admin import AdminApi
-from minter.admin_audit import AuditCalls
+from minter.admin_audit import CHECKPOINTS_AT_ONCE, CHECKPOINTS_PER_S, AuditCalls
 from minter.admin_keys import KeyCalls
 from minter.admin_report import ReportCalls
 from minter.admin_state import StateCalls
@@ -43,7 +43,7 @@ from minter.key_ending import KeyEnding
 from minter.key_making import KeyMaking
 from minter.lease_endpoint import LeaseEndpoint
 from minter.lease_values import LeaseValues
-from minter.limits import MintLimits
+from minter.limits import MintLimits, Rate
 from minter.metrics import Metrics, Snapshot
 from minter.public import PublicApi
 from minter.quarantine import Quarantine
@@ -161,7 +161,13 @@ class Minter:
         self.readiness.add("expiry", lambda: "" if self.expiry.healthy() else "no sweep has ended for too long")
         self.readiness.note("audit-checkpoints", lambda: self.checkpoints.problem)
         self.readiness.note("audit-places", lambda: "; ".join(self.audit.problems().values()))
-        self.audit_calls = AuditCalls(path=Path(settings.audit), log=audit, checkpoints=self.checkpoints, store=store)
+        self.audit_calls = AuditCalls(
+            path=Path(settings.audit),
+            log=audit,
+            checkpoints=self.checkpoints,
+            store=store,
+            rate=Rate(clock, per_s=CHECKPOINTS_PER_S, burst=CHECKPOINTS_AT_ONCE),
+        )
 
         self.broker_api = BrokerApi(
             lease_endpoint=LeaseEndpoint(
@@ -351,6 +357,7 @@ class Minter:
         self.checkpoints.tick()
         if self.quarantine.since is not None:
             return None
+        await self.quarantine.tick()
         next_at = await self.endings.sweep()
         await self.store.write(self.custody.flush)
         await self.audit_calls.keep_checkpoint()

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from minter.audit_checkpoint import parse
 from minter.kinds import RevocationError
 from tests.minter.lease_world import CANARY, Served, World
 
@@ -144,6 +145,39 @@ async def test_the_audit_log_is_read_in_pages(served):
     _, body = await ask(served, "GET", "/v1/audit?after=1&limit=2")
     assert [event["seq"] for event in body["events"]] == [2, 3]
     for query in ("after=x", "limit=-1", "after=1e3", "from=2"):
+        assert (await ask(served, "GET", f"/v1/audit?{query}"))[0] == 400
+
+
+async def test_a_checkpoint_is_signed_for_whoever_may_read_but_not_without_end(served):
+    await served.world.lease(profile="static")
+    status, body = await ask(served, "POST", "/v1/audit/checkpoint", json={})
+    assert status == 200
+    assert parse(body["checkpoint"].encode()).seq == body["seq"] <= served.world.minter.audit.head()[0]
+    statuses = [(await ask(served, "POST", "/v1/audit/checkpoint", json={}))[0] for _ in range(12)]
+    assert (statuses.count(200), statuses[-1]) == (9, 429)
+    served.world.clock.advance(60)
+    assert (await ask(served, "POST", "/v1/audit/checkpoint", json={}))[0] == 200
+
+
+async def test_a_minter_without_a_signer_says_so_and_mints(served):
+    await served.world.lease(profile="static")
+    served.world.minter.checkpoints._key = None
+    served.world.minter.checkpoints._signer = lambda: None
+    status, body = await ask(served, "POST", "/v1/audit/checkpoint", json={})
+    assert (status, body["code"]) == (503, "checkpoint-unavailable")
+    await served.world.lease(profile="static", broker="b2")
+
+
+async def test_the_log_goes_on_in_a_new_file_and_is_read_across(served):
+    await served.world.lease(profile="static")
+    assert (await ask(served, "POST", "/v1/audit/rotate", json={}))[0] == 200
+    _, body = await ask(served, "GET", "/v1/audit")
+    assert [event["seq"] for event in body["events"]] == list(range(1, len(body["events"]) + 1))
+    assert [event["code"] for event in body["events"]][-2:] == ["audit.continued", "audit.rotation-asked"]
+    assert body["events"][-1]["uid"] == os.geteuid()
+    _, last = await ask(served, "GET", "/v1/audit?last=2")
+    assert last["events"] == body["events"][-2:]
+    for query in ("code=lease.stolen", "uid=x", "since=yesterday", "until=2030-01-01", "last=-1", "code=a&code=b"):
         assert (await ask(served, "GET", f"/v1/audit?{query}"))[0] == 400
 
 

@@ -149,6 +149,20 @@ def test_hostile_text_stays_one_printable_line(path, text):
     assert check(path, head=Head(*log.head())).bad is None
 
 
+def test_an_event_that_would_make_a_line_too_long_for_any_reader_is_cut_to_one_that_is_not(path):
+    """A broker chooses the words of a run's record, and every byte of them may become six."""
+    log = open_log(path)
+    routes = ["\x7f" * 1024] * 600
+    log.append([Event("run.recorded", {"by_route": routes, "denied_by": routes, "calls": 7})], now=NOW)
+    known = Head(*log.head())
+    log.close()
+    assert max(map(len, lines_of(path))) <= audit_verify.MAX_LINE
+    assert json.loads(lines_of(path)[1])["calls"] == 7
+    log = open_log(path, known=known)
+    log.append([PINNED], now=NOW)
+    assert check(path, head=Head(*log.head())).bad is None
+
+
 @pytest.mark.parametrize("cause", [errno.ENOSPC, errno.EIO, errno.EROFS, None])
 @pytest.mark.parametrize("kept", [0, 1, 40, 10_000])
 def test_a_failed_write_records_nothing_and_the_next_append_heals_it_openly(path, cause, kept):
