@@ -19,9 +19,9 @@ from minter.store import Connection
 #: Leases that are listed one by one, of each state.
 LISTED: Final = 50
 #: Live leases that are looked through for who holds what.
-LOOKED_THROUGH: Final = 50_000
+LOOKED_THROUGH: Final = 20_000
 #: Ended leases that are looked through, of each way to end, for credentials that are still good.
-ENDED_LOOKED_THROUGH: Final = 20_000
+ENDED_LOOKED_THROUGH: Final = 10_000
 #: Groups that are listed.
 GROUPS: Final = 200
 
