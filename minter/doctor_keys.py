@@ -46,7 +46,7 @@ _PROBLEMS: Final = {
         "is destroyed here and still at its place",
         "delete it there, then: minter keys destroy {alias}",
     ),
-    "compromised": ("is compromised and on its way out", "is it still there in a minute, see the log"),
+    "compromised": ("is compromised and still there", "minter rotate {alias} --compromised"),
 }
 
 

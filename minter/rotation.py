@@ -201,7 +201,7 @@ class Rotation:
         versions = await self._without_stale(versions)
         use = self._steps.use(alias)
         row = versions.prepared
-        if versions.retiring and row is None and not terms.compromised:
+        if row is None and not terms.compromised and any(not old.problem for old in versions.retiring):
             raise ProblemError("rotation-running", "the version before is still kept: finish that rotation first")
         if use != "static" and value is not None:
             raise ProblemError("body-malformed", "the minter makes signing keys itself: no value can be given")
@@ -257,13 +257,11 @@ class Rotation:
     async def _take(self, row: VersionRow, terms: Terms) -> None:
         """Put a prepared version in force, once it is proved."""
         row = await self._steps.prove(row, uid=terms.uid)
-        await self._steps.activate(
-            row, terms.overlap_s, uid=terms.uid, forced=terms.force, compromised=terms.compromised
-        )
+        await self._steps.activate(row, terms.overlap_s, uid=terms.uid, forced=terms.force)
 
     async def _replace_compromised(self, alias: str, versions: Versions, value: Secret | None, terms: Terms) -> None:
         """Put a new version in force and drop every older one at once, with all that was made with it."""
-        await self._steps.tell_compromised(versions, uid=terms.uid)
+        await self._steps.mark_compromised(versions, uid=terms.uid)
         for row in versions.retiring:
             # First: an issuer may have two slots. One that does not go now is tried again below and by every tick.
             with contextlib.suppress(ProblemError):
@@ -284,7 +282,9 @@ class Rotation:
         for old in range(1, now.active.version if now.active else now.highest):
             await self._end_leases(alias, old, "key-compromised")
         for row in now.retiring:
-            await self._steps.destroy(row, "compromised", uid=terms.uid)
+            # One that cannot be deleted now is out of use and says so: the answer has what is left to a person.
+            with contextlib.suppress(ProblemError):
+                await self._steps.destroy(row, "compromised", uid=terms.uid)
 
     def _makes(self, alias: str) -> bool:
         return self._steps.use(alias) != "static" or self._roots.offers(alias)

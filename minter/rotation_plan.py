@@ -85,8 +85,8 @@ def describe(
         "old_versions": [row.version for row in versions.retiring],
         "problems": {
             str(row.version): row.problem
-            for row in (*versions.retiring, *([versions.prepared] if versions.prepared else []))
-            if row.problem
+            for row in (*versions.retiring, versions.active, versions.prepared)
+            if row is not None and row.problem
         },
         "steps": steps,
         "next_step": coming["step"] if coming else None,

@@ -43,7 +43,7 @@ DELETE_AGAIN_S: Final = 3600.0
 EndLeases = Callable[[str, int, str], Awaitable[object]]
 
 #: Words of :attr:`minter.key_rows.VersionRow.problem`. A version that the issuer does not take waits for a person; the
-#: others are tried again. ``compromised`` is no failure: the version goes at once, whatever it is still good for.
+#: others are tried again. ``compromised`` is no failure: the version goes as soon as another one is active.
 NOT_PROVED: Final = "not-proved"
 NOT_ACCEPTED: Final = "not-accepted"
 DESTROY_FAILED: Final = "destroy-failed"
@@ -113,10 +113,11 @@ class Steps:
         self._failpoint("rotate.begun")
         return row
 
-    async def tell_compromised(self, versions: Versions, *, uid: int | None) -> None:
-        """Write down what the operator said, whatever comes of it."""
+    async def mark_compromised(self, versions: Versions, *, uid: int | None) -> None:
+        """Write down what the operator said: from here on whatever takes over drops the active version at once."""
         if versions.active is not None:
-            await self._write([], [key_event("key.compromised", versions.active, uid=uid)])
+            marked = replace(versions.active, problem=COMPROMISED)
+            await self._write([marked], [key_event("key.compromised", marked, uid=uid)])
 
     async def prepare(self, row: VersionRow, value: Secret | None, *, uid: int | None) -> VersionRow:
         """Keep the new value in its source and read it back, as every later start will.
@@ -214,12 +215,10 @@ class Steps:
         self._failpoint("rotate.published")
         return row
 
-    async def activate(
-        self, row: VersionRow, overlap_s: float, *, uid: int | None, forced: bool, compromised: bool = False
-    ) -> None:
+    async def activate(self, row: VersionRow, overlap_s: float, *, uid: int | None, forced: bool) -> None:
         """Make the prepared version active and the active one retiring, in one transaction.
 
-        ``compromised``: every version before it goes at once, also after a kill.
+        After a compromise every version before it goes at once, also when a kill came between.
         """
         held = await self._read(row)
         self._failpoint("rotate.activating")
@@ -238,11 +237,11 @@ class Steps:
                 retire_at = now if use == "checkpoints" else now + overlap_s
                 if use == "signing":
                     retire_at = max(last or now, now) + SKEW_S
-                if compromised:
+                if old.problem == COMPROMISED:
                     retire_at = now
                 # The old one first: the table takes no second active version, not even for a moment.
                 changed = [replace(old, phase="retiring", retire_at=retire_at), new]
-            if compromised:
+            if old is not None and old.problem == COMPROMISED:
                 going = [row for row in (*before.retiring, *changed) if row.phase == "retiring"]
                 changed = [*(replace(row, retire_at=now, problem=COMPROMISED) for row in going), new]
             for version in changed:

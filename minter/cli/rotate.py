@@ -119,6 +119,9 @@ def _rotate(
     else:
         _show(plan)
     _say(plan, step)
+    if compromised and not dry_run and plan.get("problems"):
+        what = "what could not be deleted is out of use, and is tried again"
+        raise CommandError(ExitCode.UPSTREAM, what, "See: minter doctor")
 
 
 def _step(*, finish: bool, abort: bool, status: bool) -> str:

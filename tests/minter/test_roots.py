@@ -16,6 +16,7 @@ from minter.issuer_roots import IssuerRoots
 from minter.key_ending import KeyEnding
 from minter.rotation import ASK_AGAIN_S, Rotation
 from minter.rotation_steps import FAILPOINTS
+from minter.sources import SourceError
 from tests.minter.vault import ORIGIN, Vault, grants_of, quick_directory
 from tests.worlds.issuer import Issuer
 from tests.worlds.killable import PLUGINS
@@ -332,6 +333,47 @@ async def test_a_compromised_root_is_replaced_and_deleted_at_once_with_all_that_
     assert {(version, reason) for _, version, reason in ended} >= {(1, "key-compromised"), (2, "key-compromised")}
     assert not any("at its issuer: only that" in one for one in plan["to_do"])
     assert vault.events("key.compromised")[0]["uid"] == 1000
+
+
+@pytest.mark.parametrize("kill_at", [name for name in UNTIL_ACTIVE if name != "rotate.published"])
+async def test_a_compromise_is_remembered_when_the_minter_is_killed(vault, issuer, turning, kill_at):
+    with pytest.raises(Killed):
+        await turning(kill_at=kill_at).request("root", "start", compromised=True)
+    await vault.restart()
+    await check(vault, issuer)
+    await turning().tick(vault.clock.now())
+    await turning().tick(vault.clock.now())
+    await check(vault, issuer)
+    assert set(issuer.roots) == {NEW}
+    assert await vault.phases("root") == {1: "destroyed", 2: "active"}
+    assert await problems(vault) == {}
+
+
+async def test_a_compromised_key_without_a_successor_is_a_fault_until_it_has_one(vault, turning):
+    await refused(turning().request("plain", "start", compromised=True), "body-malformed")
+    assert await problems(vault, "plain") == {1: "compromised"}
+    assert value_of(vault, "plain") == "value"
+    await turning().request("plain", "start", value=Secret("new"), overlap_s=3600)
+    assert await vault.phases("plain") == {1: "retiring", 2: "active"}
+    await turning().tick(vault.clock.now())
+    assert await vault.phases("plain") == {1: "destroyed", 2: "active"}
+
+
+async def test_a_compromised_value_that_cannot_be_deleted_is_said_with_what_is_left_to_do(vault, turning, monkeypatch):
+    def fail(ref):
+        raise SourceError("cannot be deleted (EIO)")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(vault.custody.reader.sources, "delete", fail)
+        plan = await turning().request("plain", "start", value=Secret("new"), compromised=True)
+    assert plan["problems"] == {"1": "destroy-failed"}
+    assert plan["to_do"]
+    # Another rotation does not wait for it.
+    await turning().request("plain", "start", value=Secret("third"))
+    assert value_of(vault, "plain") == "third"
+    vault.clock.advance(2 * 86400)
+    await turning().tick(vault.clock.now())
+    assert await vault.phases("plain") == {1: "destroyed", 2: "destroyed", 3: "active"}
 
 
 async def test_what_was_prepared_beside_a_compromised_key_is_not_trusted(vault, issuer, turning):
