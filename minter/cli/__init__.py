@@ -14,7 +14,7 @@ _COMMANDS = {
     "keys": ("minter.cli.keys", "List and show custody keys; pin one to other origins."),
     "leases": ("minter.cli.leases", "List leases; revoke one, many or all."),
     "audit": ("minter.cli.audit", "Verify, read, search and export the audit log; keep checkpoints of it."),
-    "custody": ("minter.cli.custody", "Report where every key is, who may use it and who did, and what is still out there."),
+    "custody": ("minter.cli.custody", "Report where every key is, who may use it, who did, and what is still out."),
     "kinds": ("minter.cli.kinds", "List and explain the token kinds."),
     "backup": ("minter.cli.backup", "Write a backup of the state, the audit log and the configuration."),
     "restore": ("minter.cli.restore", "Put a backup back, and confirm it."),
