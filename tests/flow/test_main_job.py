@@ -182,12 +182,18 @@ def test_tokens_of_one_kind_do_not_pass_for_another(started):
 def test_ending_a_run_refuses_its_next_call_and_revokes_its_lease(started):
     run = started.open_run()
     assert started.call(run, "GET", "/v1/items").status == 200
+    assert started.call(run, "GET", "/v1/secret-path-of-the-code").status == 403
     assert started.caller("DELETE", f"/v1/runs/{run.run_id}").status in (200, 204)
     assert started.call(run, "GET", "/v1/items").status == 401
     started.until(lambda: started.audited("lease.revoked"), "the lease is revoked")
     assert started.audited("lease.revoked")[0]["how"] == "key_still_valid"
     started.until(lambda: started.audited("run.recorded"), "the run's counts are recorded")
-    assert started.audited("run.recorded")[0]["calls"] == 1
+    (record,) = started.audited("run.recorded")
+    assert (record["reported_by"], record["calls"], record["denied"]) == ("broker", 1, 1)
+    assert record["denied_by"] == ["route-not-granted api - 1"]
+    lent = started.audited("lease.minted")[0]["grant_digest"]
+    assert record["grant_digests"] == [f"api {lent}"]
+    assert "secret-path-of-the-code" not in str(record)
 
 
 @pytest.mark.parametrize("ended_by", ["broker runs end", "minter leases revoke", "caller"])
