@@ -62,6 +62,7 @@ class Quarantine:
         self._endings = endings
         self._clock = clock
         self._alone = asyncio.Lock()
+        self._confirmed: float | None = None
         self.since: float | None = None
 
     async def look(self) -> None:
@@ -110,14 +111,19 @@ class Quarantine:
             _log.info("quarantine-lifted", **asdict(summary))
             return summary
 
+    async def tick(self) -> None:
+        """Forget a confirmation once every end that came of it is written."""
+        if self._confirmed is not None:
+            failpoints.reached("restore.settled")
+            if await self._store.write(functools.partial(_settled, self._confirmed)):
+                self._confirmed = None
+
     async def _settle(self) -> None:
-        """End the leases of a backup that was confirmed; forget that once each end is written."""
-        confirmed = await self._store.read(lambda found: _instant(found, CONFIRMED))
-        if confirmed is None:
-            return
-        await self._endings.close([live for live in self._book if live.row.created_at <= confirmed], REASON)
-        failpoints.reached("restore.settled")
-        await self._store.write(functools.partial(_settled, confirmed))
+        """End the leases of a confirmed backup: at once in memory, and in the state while others are answered."""
+        self._confirmed = confirmed = await self._store.read(lambda found: _instant(found, CONFIRMED))
+        if confirmed is not None:
+            self._endings.close_later([live for live in self._book if live.row.created_at <= confirmed], REASON)
+            await self.tick()
 
 
 def begin(state: Path, *, now: float, lost: Head | None = None) -> None:
@@ -159,10 +165,11 @@ def _confirm(now: float, told: dict[str, Value], connection: Connection) -> tupl
     return None, [Event("restore.confirmed", told)]
 
 
-def _settled(confirmed: float, connection: Connection) -> tuple[None, list[Event]]:
-    connection.exec_driver_sql(
+def _settled(confirmed: float, connection: Connection) -> tuple[bool, list[Event]]:
+    """Forget the confirmation unless a lease of the backup still lives; say whether it is forgotten."""
+    done = connection.exec_driver_sql(
         "DELETE FROM meta WHERE name = ? AND NOT EXISTS "
         "(SELECT 1 FROM leases WHERE state IN ('intent', 'active') AND created_at <= ?)",
         (CONFIRMED, confirmed),
     )
-    return None, []
+    return done.rowcount > 0, []

@@ -60,24 +60,12 @@ def _restore(
 ) -> None:
     failpoints.arm(os.environ)
     new = restoring.first_settings(source, config)
-    settings = options.settings(config)
-    state = state_path(settings.state)
-    if state.parent.exists() and state.parent.stat().st_uid != os.geteuid():
-        raise CommandError(ExitCode.REFUSED, "the state belongs to another user", "Run this as the minter's user.")
-    order = Order(settings=settings, config=config, replace=replace, checkpoints=checkpoints, lost=lost)
     try:
-        done = restoring.restore(source, order, clock=options.clock())
-    except OccupiedError as error:
-        raise CommandError(
-            ExitCode.CONFLICT, f"there is a state already: {error}", "With --replace it is moved aside, not removed."
-        ) from None
-    except LogFaultError as error:
-        hint = "Nothing was restored. Keep this backup, and find another."
-        if error.lost is not None:
-            hint = (
-                f"A newer backup may have them. To go on without them: --lost {error.lost.seq}, which the log records."
-            )
-        raise CommandError(ExitCode.AUDIT, str(error), hint) from None
+        done = _placed(source, config, replace=replace, checkpoints=checkpoints, lost=lost)
+    except BaseException:
+        if new:
+            config.unlink()
+        raise
     if new:
         done.written.append(config)
     if json:
@@ -86,6 +74,26 @@ def _restore(
         terminal.out_json({**named, "sealing": done.sealing, "lost_seq": seq, "checkpoints": len(checkpoints)})
         return
     _say(done, checked=bool(checkpoints))
+
+
+def _placed(source: Path, config: Path, *, replace: bool, checkpoints: list[Checkpoint], lost: int | None) -> Restored:
+    settings = options.settings(config)
+    state = state_path(settings.state)
+    if state.parent.exists() and state.parent.stat().st_uid != os.geteuid():
+        raise CommandError(ExitCode.REFUSED, "the state belongs to another user", "Run this as the minter's user.")
+    order = Order(settings=settings, config=config, replace=replace, checkpoints=checkpoints, lost=lost)
+    try:
+        return restoring.restore(source, order, clock=options.clock())
+    except OccupiedError as error:
+        raise CommandError(
+            ExitCode.CONFLICT, f"there is a state already: {error}", "With --replace it is moved aside, not removed."
+        ) from None
+    except LogFaultError as error:
+        hint = "Nothing was restored. Keep this backup, and find another."
+        if error.lost is not None:
+            seq = error.lost.seq
+            hint = f"A newer backup may have them. To go on without them: --lost {seq}, which the log records."
+        raise CommandError(ExitCode.AUDIT, str(error), hint) from None
 
 
 def _say(done: Restored, *, checked: bool) -> None:
@@ -121,9 +129,9 @@ def _confirm(client: AdminClient, *, dry_run: bool, json: bool) -> None:
     if json:
         terminal.out_json(found)
         return
-    will = "would be" if dry_run else "were"
+    will = "would end" if dry_run else "ended"
     terminal.say(f"in quarantine since {found['since']}")
-    terminal.say(f"{terminal.count(found['leases'], 'lease')} of the backup {will} ended: their runs mint again")
+    terminal.say(f"{terminal.count(found['leases'], 'lease')} of the backup {will}: their runs mint again")
     suspects = terminal.count(found["suspects"], "credential")
     terminal.say(f"{suspects} may exist that nobody holds, {found['irrevocable']} could not be revoked")
     terminal.say("nothing was done" if dry_run else "the quarantine is lifted")

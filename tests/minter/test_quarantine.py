@@ -1,7 +1,8 @@
-"""A restored state: nothing is lent or ended until an operator confirms it, and then what the backup calls live ends."""
+"""A restored state: nothing is lent or ended until an operator confirms it; then what the backup calls live ends."""
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
 
 import pytest
@@ -15,6 +16,18 @@ async def restored(world):
     await world.stop()
     quarantine.begin(world.folder / "state/minter.db", now=world.clock.now())
     await world.start()
+
+
+async def ended(world, lent):
+    """Wait until the ends of a confirmation are written; return why this one ended."""
+    while world.minter.endings._later:
+        await asyncio.wait(world.minter.endings._later)
+    await world.minter.expiry.tick()
+    kept = await world.minter.store.read(
+        lambda found: found.exec_driver_sql("SELECT name FROM meta WHERE name = 'restore-confirmed'").all()
+    )
+    assert kept == []
+    return (await world.row(lent.row.id)).end_reason
 
 
 async def test_a_restored_state_lends_ends_revokes_and_sweeps_nothing(world):
@@ -64,7 +77,7 @@ async def test_a_confirmation_says_what_it_does_ends_the_backups_leases_and_is_a
     assert (done.leases, done.suspects) == (1, 0)
     (event,) = [event for event in world.audit() if event["code"] == "restore.confirmed"]
     assert (event["uid"], event["count"], event["suspects"]) == (7, 1, 0)
-    assert (await world.row(before.row.id)).end_reason == "restored"
+    assert await ended(world, before) == "restored"
     again = await world.lease(request)
     assert again.row.id != before.row.id
     await world.restart()
@@ -84,7 +97,7 @@ async def test_a_confirmation_that_was_cut_off_is_finished_by_the_next_start_and
     with pytest.raises(RuntimeError):
         await world.minter.quarantine.confirm(uid=0)
     await world.restart()
-    assert (await world.row(before.row.id)).end_reason == "restored"
+    assert await ended(world, before) == "restored"
     world.clock.advance(1)
     after = await world.lease()
     await world.restart()
