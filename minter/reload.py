@@ -114,6 +114,9 @@ class KindsOf:
             except (ConfigurationError, msgspec.DecodeError):
                 # Not remembered: what it lacks, a key perhaps, may come back.
                 return None
+            except Exception as error:  # noqa: BLE001 - a plug-in's own: one row of its must not stop a sweep
+                _log.warning("kind-not-built", kind=row.kind, exc_info=error)
+                return None
         return self._known[row.token]
 
 

@@ -294,11 +294,13 @@ class Endings:
         moment = self._moment()
         rows = await self._store.read(lambda found: lease_queue.due(found, moment, limit=_BATCH))
         changes: list[Change] = []
+        stopped: list[tuple[Live, str]] = []
+        # All before anything is waited for: what was read is as old as that.
         for row in rows:
             reason = "replaced" if row.end_reason == "replaced" else "expired"
             live = self._book.get(row.id)
             if live is not None:
-                changes += [await self._change(one, reason) for one in self.stop([live], reason)]
+                stopped += [(one, reason) for one in self.stop([live], reason)]
             elif row.id in self._busy or self.upstream.holds(row.id):
                 continue
             elif row.state == "orphan_suspect":
@@ -307,9 +309,9 @@ class Endings:
                     self._busy.add(row.id)
                     changes.append(change)
             else:
-                live = Live(row)
-                self._begin(live)
-                changes.append(await self._change(live, reason))
+                stopped.append((Live(row), reason))
+                self._begin(stopped[-1][0])
+        changes += [await self._change(live, reason) for live, reason in stopped]
         await self.write(changes)
         return bool(changes) and len(rows) >= _BATCH
 
@@ -355,7 +357,7 @@ class Endings:
         """Let attempts finish and begin none; return how many did not. They are tried again after the next start."""
         self.halt()
         if self._later:
-            await asyncio.wait(list(self._later))
+            await asyncio.wait(list(self._later), timeout=timeout_s)
         return await self.upstream.stop(timeout_s)
 
 

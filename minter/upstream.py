@@ -89,6 +89,7 @@ class Upstream:
         #: Leases that wait here or are being tried, until their outcome is written; and how many of each group.
         self._held: dict[str, Group] = {}
         self._held_of: Counter[Group] = Counter()
+        self._settled_meanwhile: set[str] = set()
         self._running: Counter[Group] = Counter()
         self._tasks: set[asyncio.Task[None]] = set()
         self._answers: dict[str, asyncio.Future[LeaseRow]] = {}
@@ -143,6 +144,7 @@ class Upstream:
         """Note that an outcome is committed."""
         group = self._held.pop(lease_id, None)
         if group is not None:
+            self._settled_meanwhile.add(lease_id)
             self._held_of[group] -= 1
             if not self._held_of[group]:
                 del self._held_of[group]
@@ -189,7 +191,11 @@ class Upstream:
         while not self._stopped:
             self._wake.clear()
             if self._wants_more():
-                await self._fill()
+                try:
+                    await self._fill()
+                except Exception as error:  # noqa: BLE001 - what is here is tried all the same; the next sweep looks again
+                    _log.error("revocations-wait", exc_info=error)
+                    self._look, self._more = False, set()
             pause_s = self._begin()
             if self._wants_more():
                 continue
@@ -211,6 +217,7 @@ class Upstream:
         """Read a page of each group of which little waits here; end at once what needs nothing upstream."""
         now, after = self._clock.now(), self._after
         limits: dict[Group, int] = {}
+        self._settled_meanwhile.clear()
 
         def page(group: Group) -> int:
             # Those that are held are among the first of the table.
@@ -222,14 +229,15 @@ class Upstream:
                 lambda connection: lease_queue.turns(connection, now=now, after=after, limits=page)
             )
         except ProblemError as error:
-            # The next sweep looks again.
             _log.warning("revocations-wait", code=error.code)
             self._look, self._more = False, set()
             return
         self._look = self._after != ("", "")
         over: list[Change] = []
         for group, rows in found.items():
-            fresh = [row for row in rows if row.id not in self._held and not self._skip(row.id)]
+            # One that was settled while the table was read stands in what was read as it was before.
+            known = self._held.keys() | self._settled_meanwhile
+            fresh = [row for row in rows if row.id not in known and not self._skip(row.id)]
             for row in fresh:
                 change = await self._over_here(row)
                 self._hold(row, waits=change is None)

@@ -299,6 +299,25 @@ async def test_a_lease_whose_kind_is_gone_is_over_when_its_credential_ends_by_it
     assert await world.states() == {"expired": 1}
 
 
+async def test_a_kind_that_cannot_even_be_built_stops_no_sweep_and_nobody_elses_end(world, monkeypatch):
+    from minter import kinds
+
+    def build(token, custody, where):
+        raise RuntimeError("a plug-in's own")
+
+    monkeypatch.setattr(kinds, "build", build)
+    issuer = play(world, "{}", Issuer())
+    await put(world, [row(world, n, token='{"type":"broken"}', profile="bad") for n in range(3)])
+    active = {"state": "active", "next_attempt_at": None, "ended_at": None, "end_reason": ""}
+    await put(world, [row(world, 9, token='{"type":"broken"}', profile="bad", **active)])
+    await put(world, [row(world, n) for n in range(3)])
+    await tick(world)
+    await tick(world)
+    assert len(issuer.asked) == 3
+    assert await world.states() == {"irrevocable": 4, "expired": 3}
+    assert world.minter.readiness.ready()
+
+
 # --- what an issuer's answer says ---
 
 GONE, LATER, NEVER, AGAIN = "upstream_deleted", "accepted_async", "permanent", "again"
@@ -338,3 +357,28 @@ def test_what_a_status_says_of_a_revocation(status, by_itself, says):
     with pytest.raises(RevocationError) as failed:
         ended_by(status, by_itself=by_itself, retry_after=7)
     assert (failed.value.permanent, failed.value.retry_after) == (says == NEVER, 7)
+
+
+async def test_what_is_settled_while_the_table_is_read_is_not_tried_again(world, monkeypatch):
+    issuer = play(world, "{}", Issuer())
+    upstream, store = world.minter.endings.upstream, world.minter.store
+    await put(world, [row(world, n) for n in range(3)])
+    issuer.gate.clear()
+    await world.minter.expiry.tick()
+    async with asyncio.timeout(5):
+        while len(issuer.asked) < 3:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+    real = store.read_beside
+
+    async def late(query):
+        found = await real(query)
+        issuer.gate.set()
+        while upstream._held:  # noqa: ASYNC110
+            await asyncio.sleep(0.001)
+        return found
+
+    monkeypatch.setattr(store, "read_beside", late)
+    upstream.look()
+    await world.minter.endings.drain(5)
+    assert len(issuer.asked) == 3
+    assert world.codes().count("lease.expired") == 3
