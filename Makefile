@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-peers properties check format bench schema lock clean
+.PHONY: help setup demo test test-peers properties crash check format bench schema lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ test-peers: $(VENV)/.peers ## the suite against real issuers and stores; says by
 
 properties: setup ## the lease state machine, a thousand examples (some minutes)
 	LEASE_MACHINE_EXAMPLES=1000 $(BIN)/python -m pytest tests/properties/test_lease_machine.py -n 0 --timeout 3600
+
+crash: setup ## kill the minter at every failpoint, the first few times that it gets there (some minutes)
+	CRASH_TIMES=4 $(BIN)/python -m pytest tests/crash -n 0
 
 check: setup ## format, lint, strict types
 	$(BIN)/ruff format --check .

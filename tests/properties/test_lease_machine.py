@@ -42,7 +42,7 @@ GRANTS = {
     "another caller": {"static": {"allowed_callers": ["somebody-else"]}},
 }
 
-EXAMPLES = int(os.environ.get("LEASE_MACHINE_EXAMPLES", "8"))
+EXAMPLES = int(os.environ.get("LEASE_MACHINE_EXAMPLES", "40"))
 
 
 class LeaseMachine(RuleBasedStateMachine):
@@ -227,16 +227,22 @@ class LeaseMachine(RuleBasedStateMachine):
             assert live.row.profile in self.world.minter.admission.policy.grants.profiles, "lives without a grant"
 
     @rule(
-        alias=st.sampled_from(["api-key", "signer"]),
+        alias=st.sampled_from(["api-key", "signer", "sealing-key", "audit-signer"]),
         step=st.sampled_from(["start", "start", "finish", "abort"]),
-        how=st.sampled_from([{}, {"force": True}]),
+        how=st.sampled_from(["", "force", "compromised"]),
     )
     def rotate(self, alias, step, how):
         self.rotations += 1
         value = Secret(f"canary-rotated-{self.rotations}") if (alias, step) == ("api-key", "start") else None
-        done, code = self.attempt(self.world.minter.rotation.request(alias, step, value=value, **how))
+        terms = {how: True} if how and not (how == "compromised" and step != "start") else {}
+        done, code = self.attempt(self.world.minter.rotation.request(alias, step, value=value, **terms))
         allowed = {"rotation-running", "rotation-not-running", "rotation-unsupported", "body-malformed"}
         assert done is not None or code in allowed | ({"audit-unavailable"} if self.log_fails else set()), code
+        if done is not None and terms.get("compromised"):
+            version = self.world.minter.custody.version_in_use(alias)
+            for live in self.world.minter.book:
+                assert alias != "sealing-key", "sealed with a key that somebody else has"
+                assert not live.row.made_with(alias) or live.row.made_with(alias, version), "made with a known key"
 
     async def settle(self):
         await self.world.minter.expiry.tick()
