@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import gc
 import shutil
-import sqlite3
 
 import pytest
 
@@ -14,8 +14,9 @@ from config.secret import Secret
 from minter import minting
 from minter.data_keys import data_keys
 from minter.kinds import RevocationError
+from minter.lease_rows import LeaseRow
 from minter.sealing import read_sealing_key, unwrap
-from minter.store import migrate
+from minter.tables import leases
 from tests.minter.lease_world import CANARY
 
 CHANGE = "UPDATE leases SET data_key = ?, sealed = ? WHERE id = ?"
@@ -305,9 +306,7 @@ async def test_a_credential_that_could_not_be_written_is_still_ended_upstream_wi
     assert world.minter.service.values._held == {}
 
 
-def test_the_first_schemas_rows_have_no_value(tmp_path):
-    migrate(tmp_path / "minter.db")
-    with sqlite3.connect(tmp_path / "minter.db") as database:
-        names = {row[1]: row[3] for row in database.execute("PRAGMA table_info(leases)")}
-    database.close()
-    assert (names["data_key"], names["sealed"]) == (0, 0)
+def test_a_row_has_every_column_of_the_table_but_its_sealed_value():
+    names = {field.name for field in dataclasses.fields(LeaseRow)}
+    assert {str(column.name) for column in leases.columns} - names == {"data_key", "sealed"}
+    assert names <= {str(column.name) for column in leases.columns}
