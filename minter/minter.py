@@ -202,6 +202,7 @@ class Minter:
             clock=clock,
             highest_wall=lambda: store.highest_wall,
             verifier_cache_s=float(settings.verifier_cache),
+            check=self.quarantine.check,
         ).app()
 
     def _custody_report(self) -> CustodyReport:

@@ -53,12 +53,15 @@ class PublicApi:
         clock: Clock,
         highest_wall: Callable[[], float],
         verifier_cache_s: float,
+        check: Callable[[], None],
     ) -> None:
+        """Take what answers go by; ``check`` refuses while the state is in quarantine."""
         self._custody = custody
         self._book = book
         self._brokers = brokers
         self._clock = clock
         self._highest_wall = highest_wall
+        self._check = check
         max_age = int(max(0, min(_LONGEST_S, verifier_cache_s - _LEAD_S)))
         self._jwks_headers = {"cache-control": f"public, max-age={max_age}", "x-content-type-options": "nosniff"}
 
@@ -83,6 +86,8 @@ class PublicApi:
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != _FORM:
             raise ProblemError("media-type-not-supported", f"send {_FORM}")
         token = _token(await read_body(request.receive, _MAX_BODY, request.scope))
+        # What a restored state calls live may have been revoked since.
+        self._check()
         return json_response(self.look_up(principal, token))
 
     def look_up(self, principal: Principal, token: str) -> dict[str, Any]:

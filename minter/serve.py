@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping, Sequence
+from dataclasses import asdict
 from importlib.metadata import version
 from typing import Final
 
@@ -71,7 +72,7 @@ async def _main(settings: MinterSettings, clock: Clock, environ: MutableMapping[
         # The uid is who runs it: an auditor's first question.
         started: dict[str, Value] = {"program": f"minter {version('minter-broker')}", "uid": os.geteuid()}
         await minter.tell(Event("service.started", started | summary(minter.admission.policy, minter.custody)))
-        _log.info("ready", listen=[str(one.listener) for one in bound])
+        _log.info("ready", listen=[str(one.listener) for one in bound], **asdict(process.facts()))
 
     async def on_hup() -> None:
         try:

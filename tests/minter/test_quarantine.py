@@ -117,6 +117,11 @@ async def test_operators_are_refused_everything_but_the_confirmation_and_readers
         assert (status, answer["code"]) == (503, "quarantined"), path
     status, answer, _ = await served.ask("brokers", "GET", "/v1/leases/watch", broker="b1")
     assert (status, answer["code"]) == (503, "quarantined")
+    # A token of the backup may have been revoked since: nobody is told that it is good. Its key is still published.
+    form = {"Content-Type": "application/x-www-form-urlencoded", **served.bearer()}
+    status, answer, _ = await served.ask("public", "POST", "/v1/introspect", data=b"token=x", headers=form)
+    assert (status, answer["code"]) == (503, "quarantined")
+    assert (await served.ask("public", "GET", "/.well-known/jwks.json"))[0] == 200
     assert (await served.ask("brokers", "GET", "/readyz"))[0] == 503
     for path in ("/v1/leases", "/v1/custody", "/v1/audit", "/v1/quarantine", "/v1/process", "/livez"):
         assert (await served.ask("admin", "GET", path))[0] == 200, path
