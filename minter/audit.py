@@ -289,11 +289,16 @@ class AuditLog:
             return True
         if known == Head(self._seq, self._prev):
             return True
-        # The log went on in a new file after the state was told of its end for the last time.
+        # The log went on in a new file, or several, after the state was told of its end for the last time.
         for segment in reversed(finished(self.path)):
-            if segment.last is not None and segment.first <= known.seq <= segment.last:
-                ends = ends_of(segment.path)
-                return ends is not None and line_hash(ends[2]) == base and _holds(segment.path, known)
+            ends = ends_of(segment.path)
+            if ends is None or line_hash(ends[2]) != base or known.seq > ends[1]["seq"]:
+                return False
+            if known.seq >= segment.first:
+                return _holds(segment.path, known)
+            base = ends[0]["prev"]
+            if known == Head(segment.first - 1, base):
+                return True
         return False
 
     def _anchor(self, end: int, wanted: Callable[[bytes], bool]) -> bool:

@@ -194,6 +194,41 @@ def test_a_finished_file_may_be_moved_away_though_the_state_knows_its_last_line(
     log.close()
 
 
+@pytest.mark.parametrize("moved_away", [False, True])
+def test_a_line_that_the_state_knows_may_stand_several_files_back(path, moved_away):
+    log = open_log(path)
+    known = grow(log, 5)
+    for start in range(5, 11, 2):
+        log.rotate()
+        head = grow(log, 2, start)
+    log.close()
+    assert len(finished(path)) == 3
+    if moved_away:
+        # It ends with the known line, and the next one says so.
+        finished(path)[0].path.unlink()
+    log = open_log(path, known=known)
+    assert log.head() == (head.seq, head.hash)
+    log.close()
+
+
+@pytest.mark.parametrize("changed", [0, 1, 2])
+def test_a_log_whose_files_do_not_follow_each_other_down_to_the_known_line_is_not_continued(path, changed):
+    log = open_log(path)
+    known = grow(log, 5)
+    grow(log, 1, 5)
+    for start in range(6, 12, 2):
+        log.rotate()
+        grow(log, 2, start)
+    log.close()
+    one = finished(path)[changed].path
+    lines = one.read_bytes().splitlines(keepends=True)
+    at = known.seq - 1 if changed == 0 else -1
+    lines[at] = lines[at].replace(b"key-", b"kex-")
+    one.write_bytes(b"".join(lines))
+    with pytest.raises(ConfigurationError):
+        open_log(path, known=known)
+
+
 def test_the_names_of_finished_files_follow_each_other_across_restarts(path):
     known = None
     for start in range(0, 12, 3):
