@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Annotated, Any, Final
@@ -42,6 +43,8 @@ def tail(
         show(event)
         last = event["seq"]
     while follow:
+        # Into a pipe, lines would otherwise wait until there are many.
+        sys.stdout.flush()
         time.sleep(_POLL_S)
         for event in _events(client, {}, after=last):
             show(event)

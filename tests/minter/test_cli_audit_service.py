@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 
 import pytest
 
 from minter.audit_segments import finished
 from tests.worlds.api import Api
 from tests.worlds.console import Console
-from tests.worlds.service import Service
+from tests.worlds.service import BIN, Service
 
 
 @pytest.fixture(scope="module")
@@ -100,6 +101,17 @@ def test_events_are_searched_by_what_they_are_about(service, console):
     shown = console("minter", "audit", "tail", "-n", "2").out.splitlines()
     assert len(shown) == 2
     assert console("minter", "audit", "events").out.startswith("EVENT\tMEANING\tFIELDS\n")
+
+
+def test_a_reader_that_follows_sees_what_is_written_from_now_on(service, console):
+    argv = [str(BIN / "minter"), "audit", "tail", "-n", "1", "--follow", "--json"]
+    with subprocess.Popen(argv, cwd=service.root, env=console.env(), stdout=subprocess.PIPE, text=True) as follower:
+        first = json.loads(follower.stdout.readline())
+        run = service.open_run("api")
+        assert service.call(run, "GET", "/v1/items", profile="api").status == 200
+        second = json.loads(follower.stdout.readline())
+        follower.terminate()
+    assert second["seq"] == first["seq"] + 1
 
 
 def test_a_minter_that_stopped_has_signed_its_last_line(service, console):
