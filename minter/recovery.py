@@ -21,7 +21,7 @@ from minter.lease_events import facts
 from minter.lease_rows import LeaseRow
 from minter.store import Connection, Store
 
-_PAGE: Final = 2000
+_PAGE: Final = 5000
 
 _log = structlog.get_logger()
 
