@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -37,17 +38,18 @@ def tail(
 ) -> None:
     """Show the last events."""
     client = AdminClient(options.settings(config))
-    show = _printer(as_json=json)
-    last = 0
-    for event in _events(client, {}, last=str(lines)):
-        show(event)
-        last = event["seq"]
+    found = list(_events(client, {}, last=str(lines)))
+    _show(found, as_json=json)
+    last = found[-1]["seq"] if found else 0
     while follow:
         # Into a pipe, lines would otherwise wait until there are many.
         sys.stdout.flush()
         time.sleep(_POLL_S)
         for event in _events(client, {}, after=last):
-            show(event)
+            if json:
+                terminal.out_json_line(event)
+            else:
+                terminal.out("  ".join(map(str, _row(event))))
             last = event["seq"]
 
 
@@ -70,12 +72,10 @@ def search(
     client = AdminClient(options.settings(config))
     wanted = {"code": code, "run": run, "lease": lease, "caller": caller, "broker": broker, "key": key}
     wanted |= {"uid": None if uid is None else str(uid), "since": since, "until": until}
-    show = _printer(as_json=json)
-    for number, event in enumerate(_events(client, wanted)):
-        if number == limit:
-            terminal.say(f"note: there are more than {limit}; narrow it down, or raise --limit")
-            return
-        show(event)
+    found = list(itertools.islice(_events(client, wanted), limit + 1))
+    _show(found[:limit], as_json=json)
+    if len(found) > limit:
+        terminal.say(f"note: there are more than {limit}; narrow it down, or raise --limit")
 
 
 def export(
@@ -156,14 +156,15 @@ def _events(
         more, last = page["more_after"], None
 
 
-def _printer(*, as_json: bool) -> Callable[[Any], None]:
+def _show(found: list[Any], *, as_json: bool) -> None:
     if as_json:
-        return terminal.out_json_line
-    # A line at a time, not a table: a log is as long as it is, and may be followed.
-    return lambda event: terminal.out(_line(event))
+        for event in found:
+            terminal.out_json_line(event)
+    else:
+        terminal.table(("SEQ", "AT", "EVENT", "WHAT"), map(_row, found))
 
 
-def _line(event: dict[str, Any]) -> str:
+def _row(event: dict[str, Any]) -> tuple[Any, ...]:
     told = {name: value for name, value in event.items() if name not in ("seq", "at", "code", "prev")}
-    words = (f"{name}={','.join(v) if isinstance(v, list) else v}" for name, v in told.items())
-    return terminal.plain("\t".join((str(event["seq"]), event["at"], event["code"], " ".join(words))))
+    words = " ".join(f"{name}={','.join(v) if isinstance(v, list) else v}" for name, v in told.items())
+    return event["seq"], event["at"], event["code"], words

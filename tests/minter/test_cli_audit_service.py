@@ -98,8 +98,9 @@ def test_events_are_searched_by_what_they_are_about(service, console):
     assert search("--run", "run_nobody") == []
     assert search("--until", minted[0]["at"], "--code", "lease.minted") == []
     assert console("minter", "audit", "search", "--code", "lease.stolen").status == 2
-    shown = console("minter", "audit", "tail", "-n", "2").out.splitlines()
-    assert len(shown) == 2
+    shown = console("minter", "audit", "tail", "-n", "2")
+    assert shown.out.startswith("SEQ\tAT\tEVENT\tWHAT\n")
+    assert [len(row) for row in shown.rows] == [4, 4]
     assert console("minter", "audit", "events").out.startswith("EVENT\tMEANING\tFIELDS\n")
 
 
