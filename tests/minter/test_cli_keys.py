@@ -246,6 +246,17 @@ def test_the_sealing_key_and_the_logs_signer_are_rotated_like_any_other(service,
     assert console("minter", "audit", "verify").status == 0
 
 
+def test_on_a_terminal_a_rotation_of_the_sealing_key_is_waited_for_until_everything_is_sealed_anew(service, console):
+    for number in range(3):
+        assert console("minter", "keys", "import", f"sealed-{number}", stdin=CANARY).status == 0
+    status, screen = console.on_a_terminal("minter", "rotate", "sealing-key")
+    assert status == 0, screen
+    assert "the old one is kept for now" in screen
+    plan = admin(service).post("/v1/keys/sealing-key/rotate", {"step": "status"})
+    assert (plan["left"], plan["next_step"]) == (0, "retire")
+    assert console("minter", "rotate", "sealing-key", "--finish").status == 0
+
+
 def test_a_compromised_key_is_replaced_at_once_and_what_is_left_to_do_is_said(service, console, api):
     run = service.open_run("api")
     assert service.call(run, "GET", "/v1/items", profile="api").status == 200

@@ -166,7 +166,13 @@ def test_a_lease_that_is_not_there_is_no_other_one_whatever_was_typed(service, c
 def test_keys_are_listed_and_shown_by_name_and_fingerprint(service, console):
     lent(service)
     done = console("minter", "keys", "list")
-    assert [(row[0], row[1], row[3]) for row in done.rows] == [("api", "static", "v1"), ("signer", "signing", "v1")]
+    assert [(row[0], row[1], row[3]) for row in done.rows] == [
+        ("api", "static", "v1"),
+        ("audit-signer", "checkpoints", "v1"),
+        ("sealing-key", "sealing", "v1"),
+        ("signer", "signing", "v1"),
+        ("broker:broker-1", "token", "1 digest"),
+    ]
     shown = console("minter", "keys", "show", "api")
     assert "alias: api\n" in shown.out
     assert "\n1\tactive\t" in shown.out
