@@ -15,7 +15,6 @@ Rules of this module:
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -31,7 +30,7 @@ from config.problems import ProblemError
 from config.profiles import Grants
 from config.secret import Secret
 from config.settings import AUDIT_SIGNER, SEALING_KEY, KeySettings, MinterSettings
-from minter import declared_keys, key_rows, signing
+from minter import declared_keys, key_rows, lease_rows, signing
 from minter.audit_events import Event, Value
 from minter.data_keys import DataKeys
 from minter.held import Held, Reader, own_key
@@ -244,6 +243,9 @@ class Custody:
                 if active.get(row.alias, row.version) == row.version:
                     key_rows.put_version(connection, row)
                     told += events
+                    if any(event.code == "key.changed" for event in events):
+                        # With what says that it was noticed: a start after a crash would not notice it again.
+                        lease_rows.mark(connection, row.alias, "key-changed")
             return key_rows.versions(connection), told
 
         versions = await store.write(work)

@@ -35,11 +35,6 @@ class Staged:
     profiles: Mapping[str, tuple[str, ...]]
     retiring: Mapping[tuple[str, int], SigningKey]
 
-    @property
-    def overwritten(self) -> list[str]:
-        """The keys whose source holds another value than the state knew: what was lent of them is of no use."""
-        return [row.alias for row, events in self.changed if any(event.code == "key.changed" for event in events)]
-
 
 class Staging:
     """Reads every key of the settings and of ``grants``. It blocks: run it outside the event loop."""

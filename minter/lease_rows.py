@@ -202,6 +202,14 @@ def quarantine(connection: Connection, place: int, *, now: float) -> None:
     )
 
 
+def mark(connection: Connection, alias: str, reason: str) -> None:
+    """Note of every live lease that was made with a key why it is to end: whoever finds it live ends it."""
+    connection.exec_driver_sql(
+        "UPDATE leases SET end_reason = ? WHERE state = 'active' AND instr(key_versions, '\"' || ? || '@')",
+        (reason, alias),
+    )
+
+
 def get(connection: Connection, id_: str) -> LeaseRow | None:
     """Return one row, or None."""
     rows = rows_where(connection, "id = ?", (id_,), 1)

@@ -262,7 +262,8 @@ class Minter:
             if minter.quarantine.since is None:
                 minter.endings.close_later(recovered.misdated, "clock-set-back")
                 minter.endings.close_later(recovered.valueless, "value-lost")
-                await minter.end_what_may_not_go_on(read.staged.overwritten)
+                minter.endings.close_later(recovered.marked, "key-changed")
+                await minter.end_what_may_not_go_on()
                 with contextlib.suppress(ProblemError):
                     await minter.making.tick(clock.now())
             # What is overdue is ended while the minter serves: its use is refused at use.
@@ -307,18 +308,15 @@ class Minter:
     async def _end_all(self, reason: str) -> None:
         await self.service.end(lambda _live: True, reason)
 
-    async def end_what_may_not_go_on(self, overwritten: Sequence[str]) -> None:
-        """End what a start finds live though the grants object, or its key's value was changed in place meanwhile."""
+    async def end_what_may_not_go_on(self) -> None:
+        """End what a start finds live though the grants object."""
         policy = self.admission.policy
         for some in self.book.slices():
             against: dict[str, list[Live]] = {}
             for live in some:
-                row = live.row
-                reason: str | None = policy.objection(row)
-                if any(map(row.made_with, overwritten)):
-                    reason = "key-changed"
-                if reason is not None:
-                    against.setdefault(reason, []).append(live)
+                objection = policy.objection(live.row)
+                if objection is not None:
+                    against.setdefault(objection, []).append(live)
             for reason, leases in against.items():
                 self.endings.close_later(leases, reason)
             await asyncio.sleep(0)

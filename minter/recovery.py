@@ -33,6 +33,7 @@ class Recovered:
     Of the live ones, ``valueless`` have no sealed value: an older program kept values in memory alone. ``misdated``
     are of an earlier boot and begin later than now: the clock was wrong that their ends go by, their boot's own clock
     is gone, and nothing says how long they have left. Those that are known to have ended are not among them.
+    ``marked`` are those of a key whose value was changed in place.
     """
 
     live: int = 0
@@ -40,6 +41,7 @@ class Recovered:
     damaged: int = 0
     valueless: list[Live] = field(default_factory=list)
     misdated: list[Live] = field(default_factory=list)
+    marked: list[Live] = field(default_factory=list)
 
 
 async def recover(store: Store, book: Book, *, clock: Clock) -> Recovered:
@@ -52,6 +54,8 @@ async def recover(store: Store, book: Book, *, clock: Clock) -> Recovered:
             live = book.add(row)
             if not has_value:
                 found.valueless.append(live)
+            if row.end_reason:
+                found.marked.append(live)
             if _is_misdated(row, live, clock, highest_wall=store.highest_wall):
                 found.misdated.append(live)
     found.live = len(book)
@@ -62,6 +66,7 @@ async def recover(store: Store, book: Book, *, clock: Clock) -> Recovered:
         damaged=found.damaged,
         valueless=len(found.valueless),
         misdated=len(found.misdated),
+        marked=len(found.marked),
     )
     return found
 

@@ -15,6 +15,7 @@ from minter import minting
 from minter.data_keys import data_keys
 from minter.kinds import RevocationError
 from minter.lease_rows import LeaseRow
+from minter.revocation import Endings
 from minter.sealing import read_sealing_key, unwrap
 from minter.tables import leases
 from tests.minter.lease_world import CANARY
@@ -290,6 +291,24 @@ async def test_leases_of_a_key_that_was_changed_in_place_while_the_minter_was_do
     assert (await world.row(lent.row.id)).end_reason == "key-changed"
     assert (await world.lease(request)).credential["value"].reveal() == CANARY + "-changed"
     assert (await world.lease(other)).row.id == kept.row.id
+
+
+async def test_leases_of_a_key_that_was_changed_in_place_end_though_the_minter_was_killed_as_it_noticed(
+    world, monkeypatch
+):
+    lent = await world.lease(profile="static")
+    await world.stop()
+    world.secret("api-key", CANARY + "-changed")
+    with monkeypatch.context() as patch:
+        patch.setattr(Endings, "close_later", lambda *_args: None)
+        await world.start()
+    assert (await world.row(lent.row.id)).state == "active"
+    await world.crash()
+    assert lent.row.id not in world.minter.book
+    await world.stop()
+    await world.start()
+    row = await world.row(lent.row.id)
+    assert (row.state, row.end_reason) == ("revoked", "key-changed")
 
 
 async def test_a_credential_that_could_not_be_written_is_still_ended_upstream_with_its_value(world, monkeypatch):
