@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -19,10 +19,13 @@ from config.load import sync_directory
 from config.settings import MinterSettings
 from minter import audit_state
 from minter.audit import MAX_TORN, AuditLog, AuditUnavailable
+from minter.audit_checkpoint import parse_all
+from minter.audit_checkpoints import file_of
+from minter.audit_events import Event
 from minter.audit_segments import lines_of, segments
 from minter.audit_verify import Head, line_hash, parse_line, verify
 from minter.state_lock import lock_state, state_path
-from minter.store import Store, identity, migrate
+from minter.store import Connection, Store, identity, migrate
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +119,8 @@ def accept(settings: MinterSettings, loss: Loss, *, clock: Clock) -> Path | None
         except AuditUnavailable as error:
             raise ConfigurationError([Fault("audit", str(error))]) from None
         try:
-            asyncio.run(_remember(Store(state, audit=log, clock=clock)))
+            forget = _contradicted(settings, loss.line.seq)
+            asyncio.run(_remember(Store(state, audit=log, clock=clock), forget=forget))
         finally:
             log.close()
         return aside
@@ -124,9 +128,35 @@ def accept(settings: MinterSettings, loss: Loss, *, clock: Clock) -> Path | None
         os.close(lock)
 
 
-async def _remember(store: Store) -> None:
-    """Let the state know the log's new end: closing it keeps the last line."""
-    await store.write(lambda _connection: (None, ()))
+def _contradicted(settings: MinterSettings, seq: int) -> bool:
+    """Say whether a checkpoint names a line that is lost. Then the file of them is kept aside with what it convicts.
+
+    The minter's own checks would end there for ever. Who keeps checkpoints elsewhere still sees the loss, and the log
+    says who accepted it.
+    """
+    path = Path(settings.audit)
+    checkpoints = file_of(settings.audit_log, path)
+    known = audit_state.known(settings.state)
+    texts = [known.checkpoint] if known is not None else []
+    if checkpoints.exists():
+        texts += checkpoints.read_bytes().split(b"\n")
+    files = [segment.path for segment in segments(path)]
+    if verify(lines_of(files), checkpoints=parse_all(texts)[0]).bad is None:
+        return False
+    if checkpoints.exists():
+        _keep_aside(checkpoints, seq)
+    return True
+
+
+async def _remember(store: Store, *, forget: bool) -> None:
+    """Let the state know the log's new end: closing it keeps the last line. ``forget``: its checkpoint is void."""
+
+    def work(connection: Connection) -> tuple[None, Sequence[Event]]:
+        if forget:
+            connection.exec_driver_sql("DELETE FROM meta WHERE name = 'audit_checkpoint'")
+        return None, ()
+
+    await store.write(work)
     await store.close()
 
 

@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from minter import audit_verify
+from minter import audit_checkpoint, audit_verify, signing
 from minter.audit import AuditLog
 from minter.audit_events import Event
 from minter.audit_verify import Head
@@ -40,8 +40,10 @@ def log(console):
     return path
 
 
-def remember(console, head):
+def remember(console, head, *, again=False):
     with closing(sqlite3.connect(console.root / "state/minter.db")) as database:
+        if again:
+            database.execute("DELETE FROM audit_head")
         database.execute("INSERT INTO audit_head (id, seq, hash, at) VALUES (1, ?, ?, ?)", (head.seq, head.hash, NOW))
         database.commit()
 
@@ -127,6 +129,29 @@ def test_an_operator_goes_on_after_a_loss_that_was_looked_at_and_the_log_says_so
     AuditLog(log, installation=installation, known=known, now=NOW).close()
 
 
+def test_checkpoints_of_lines_whose_loss_was_accepted_are_kept_aside_with_them(console, log):
+    """Else no later check of the minter's own would end well; who keeps one elsewhere still sees the loss."""
+    key = signing.load(signing.generate("EdDSA"), "EdDSA", keyed_fingerprint="")
+    lines = log.read_bytes().splitlines(keepends=True)
+    installation = json.loads(lines[0])["installation"]
+    head = Head(3, audit_verify.line_hash(lines[2][:-1]))
+    made = audit_checkpoint.sign(head, installation=installation, now=NOW, key=key).line + b"\n"
+    checkpoints = log.with_name("audit.jsonl.checkpoints")
+    elsewhere = console.root / "elsewhere"
+    for place in (checkpoints, elsewhere):
+        place.write_bytes(made)
+    with closing(sqlite3.connect(console.root / "state/minter.db")) as database:
+        database.execute("INSERT INTO meta (name, value) VALUES ('audit_checkpoint', ?)", (made.decode().strip(),))
+        database.commit()
+    assert console("minter", "audit", "verify").status == 0
+    log.write_bytes(b"".join(lines[:2]))
+    assert console("minter", "audit", "verify").status == 7
+    assert console("minter", "audit", "accept-loss", "--line", "3").status == 0
+    assert log.with_name("audit.jsonl.checkpoints.lost-3").read_bytes() == made
+    assert console("minter", "audit", "verify").status == 0
+    assert console("minter", "audit", "verify", "--checkpoint", elsewhere).status == 7
+
+
 def test_a_loss_is_not_accepted_while_a_minter_runs_nor_where_none_is(console, log):
     assert "nothing is lost" in console("minter", "audit", "accept-loss", "--line", "3").err
     held = lock_state(console.root / "state/minter.db")
@@ -135,6 +160,31 @@ def test_a_loss_is_not_accepted_while_a_minter_runs_nor_where_none_is(console, l
     assert (refused.status, "in use by process" in refused.err) == (3, True)
     assert not log.exists()
     os.close(held)
+
+
+def test_files_that_were_moved_away_are_named_and_what_vouches_for_them_is_said(console, log):
+    installation, known = identity(console.root / "state/minter.db")
+    again = AuditLog(log, installation=installation, known=known, now=NOW)
+    for alias in ("three", "four"):
+        again.rotate()
+        again.append([Event("key.pinned", {"alias": alias, "origins": ["https://api.example.com"]})], now=NOW)
+    remember(console, Head(*again.head()), again=True)
+    again.close()
+    first, second = (log.with_name(f"audit.jsonl.{one:012}-{last:012}") for one, last in ((1, 3), (4, 5)))
+    assert console("minter", "audit", "verify", "--json").json["files"] == [str(first), str(second), str(log)]
+    first.rename(console.root / "taken")
+    done = console("minter", "audit", "verify")
+    assert done.status == 0, done.err
+    assert "lines 1 to 3 are in no file that is here; nothing vouches for them" in done.err
+    assert "no checkpoint: that the log was not rewritten as a whole is not proven" in done.err
+    (console.root / "taken").rename(first)
+    second.write_bytes(second.read_bytes().replace(b"three", b"threx"))
+    done = console("minter", "audit", "verify")
+    assert done.status == 7
+    assert f"{log} does not verify: line 1 (seq 6)" in done.err
+    second.rename(console.root / "taken")
+    done = console("minter", "audit", "verify")
+    assert (done.status, "seq is 6 where 4 belongs" in done.err) == (7, True)
 
 
 def test_a_copy_from_elsewhere_is_checked_by_itself_and_that_is_said(console, log):
