@@ -53,6 +53,8 @@ def backup(
     terminal.say(f"wrote {target}: schema {manifest.schema}{head}")
     for one in manifest.left_out:
         terminal.say(f"not in it: {one}")
+    for name in sorted(name for name, command in settings.commands.items() if command.env):
+        terminal.say(f"in it as they are written: the variables of commands.{name}; keep no secret there")
     if manifest.sealing is not None:
         key = manifest.sealing
         terminal.say(f"it opens with sealing key version {key.version}, fingerprint {key.fingerprint}: keep that apart")
