@@ -31,7 +31,7 @@ from minter.minting import new_id
 from minter.sealing import Sealed
 from minter.store import engine_for
 from ops.bench import stacks
-from ops.bench.processes import MEASURED_CORE, resident_mib, wait_for
+from ops.bench.processes import MEASURED_CORE, cpu_seconds, resident_mib, wait_for
 
 ENDED: Final = 1_000_000
 LIVE: Final = 100_000
@@ -51,14 +51,16 @@ def measure(base: Path) -> None:
 def _start(base: Path) -> None:
     _first_start(base)
     fill(base, ended=ENDED, live=LIVE)
-    taken = []
+    taken, cpu = [], []
     for _ in range(3):
         (base / "brokers.json").unlink()
-        with stacks.minter(base, 9, core=MEASURED_CORE, wait=False):
+        with stacks.minter(base, 9, core=MEASURED_CORE, wait=False) as pid:
             start = time.perf_counter()
             wait_for(str(base / "run/minter.sock"), log=base / "minter.log", seconds=120)
             taken.append(time.perf_counter() - start)
-    print(f"\nstart with {ENDED:,} ended and {LIVE:,} live leases: ready after {statistics.median(taken):.1f} s")
+            cpu.append(cpu_seconds(pid))
+    print(f"\nstart with {ENDED:,} ended and {LIVE:,} live leases: ready after {statistics.median(taken):.1f} s,")
+    print(f"  {statistics.median(cpu):.1f} s of CPU, imports included")
 
 
 def _many(base: Path) -> None:
