@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import sqlite3
 
 import pytest
 
@@ -228,14 +230,29 @@ async def test_a_start_that_finds_thousands_overdue_is_ready_and_lends_before_th
     assert len(slow.remote.revoked) == 6 * RATE
 
 
-async def test_a_stop_in_the_middle_of_what_a_start_found_leaves_the_rest_to_the_next(slow):
-    await put(
-        slow,
-        [row(slow, n, state="active", next_attempt_at=None, ended_at=None, end_reason="") for n in range(4000)],
-    )
+@pytest.mark.parametrize("overdue", [True, False])
+async def test_a_stop_in_the_middle_of_what_a_start_found_leaves_the_rest_to_the_next(slow, overdue):
+    # Either by their own end, or because no grant has their profile any more.
+    policy = slow.minter.admission.policy
+    given = {"state": "active", "next_attempt_at": None, "ended_at": None, "end_reason": "", "kind": "jwt"}
+    if overdue:
+        given |= {"profile": "jwt", "token": policy.tokens["jwt"], "grant_digest": policy.grants.profiles["jwt"].digest}
+    sealer = slow.minter.service.values.sealer
+
+    def work(connection):
+        for number in range(6000):
+            one = row(slow, number, **given)
+            lease_rows.insert(connection, one, sealed(one, {"value": Secret("x")}, sealer))
+        return None, ()
+
+    await slow.minter.store.write(work)
     await slow.stop()
     slow.minter = await Minter.start(slow.settings, clock=slow.clock, environ={})
+    path = slow.minter.store.path
     await slow.stop()
+    with contextlib.closing(sqlite3.connect(path)) as state:
+        [(left,)] = state.execute("SELECT count(*) FROM leases WHERE state = 'active'")
+    assert left > 0
     await slow.start()
     assert (await slow.states()).get("active", 0) == 0
     assert len(slow.minter.book) == 0
@@ -371,6 +388,7 @@ async def test_what_is_settled_while_the_table_is_read_is_not_tried_again(world,
     real = store.read_beside
 
     async def late(query):
+        monkeypatch.setattr(store, "read_beside", real)
         found = await real(query)
         issuer.gate.set()
         while upstream._held:  # noqa: ASYNC110
