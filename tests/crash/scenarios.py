@@ -268,6 +268,9 @@ SCENARIOS = (
 
 
 def order(point: str) -> list[Scenario]:
-    """Return the scenarios in the order in which they are tried for a point."""
-    part = point.split(".", maxsplit=1)[0]
-    return sorted(SCENARIOS, key=lambda scenario: part not in scenario.parts)
+    """Return the scenarios in the order in which they are tried for a point; of a later time of it only its own."""
+    name, _, time = point.partition(":")
+    part = name.split(".", maxsplit=1)[0]
+    own = [scenario for scenario in SCENARIOS if part in scenario.parts]
+    others = [scenario for scenario in SCENARIOS if scenario not in own]
+    return own + ([] if time not in ("", "1") else others)
