@@ -199,6 +199,14 @@ def test_the_public_key_cannot_be_used_as_a_shared_secret():
         load(Secret(public_pem.decode()), "HS256")
 
 
+def test_a_private_key_that_names_the_public_half_of_another_is_refused():
+    """Published, that half would let the other one's owner sign in our name."""
+    ours, others = (OKPKey.generate_key("Ed25519", private=True).as_dict(private=True) for _ in range(2))
+    with pytest.raises(SigningError):
+        load(Secret(json.dumps({**ours, "x": others["x"]})), "EdDSA")
+    assert load(Secret(json.dumps(ours)), "EdDSA").public_jwk["x"] == ours["x"]
+
+
 @every
 def test_no_text_form_of_a_key_shows_it(algorithm):
     key = load(MADE[algorithm], algorithm)
