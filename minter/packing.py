@@ -6,6 +6,7 @@ and by number in the row. The table only grows, by what operators write; names t
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
 import msgspec
@@ -25,10 +26,21 @@ class _Numbers(dict[Any, int]):
         return number
 
 
+_DIGEST: Final = "hmac-sha256:"
 #: Where a row is packed: what is copied from here has its exact size, other than what an encoder returns.
 _buffer: Final = bytearray()
 _words: Final[list[Any]] = []
 _numbers: Final = _Numbers()
+
+
+def _shorter(digest: str) -> str | bytes:
+    """Return a digest of run parameters as its 32 bytes; another text as it is."""
+    if digest.startswith(_DIGEST):
+        with contextlib.suppress(ValueError):
+            short = bytes.fromhex(digest[len(_DIGEST) :])
+            if _DIGEST + short.hex() == digest:
+                return short
+    return digest
 
 
 def pack(row: LeaseRow) -> bytes:
@@ -50,7 +62,7 @@ def pack(row: LeaseRow) -> bytes:
             number[row.token],
             row.run_id,
             row.caller,
-            row.params_digest,
+            _shorter(row.params_digest),
             row.fingerprint,
             row.created_at,
             row.expires_at,
@@ -87,7 +99,7 @@ def unpack(id_: str, packed: bytes) -> LeaseRow:
         token=words[value[11]],
         run_id=value[12],
         caller=value[13],
-        params_digest=value[14],
+        params_digest=value[14] if type(value[14]) is str else _DIGEST + value[14].hex(),
         fingerprint=value[15],
         created_at=value[16],
         expires_at=value[17],

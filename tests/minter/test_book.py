@@ -71,6 +71,22 @@ def test_a_packed_row_comes_back_as_it_was(one):
     assert dataclasses.asdict(again) == dataclasses.asdict(one)
 
 
+@pytest.mark.parametrize(
+    "digest",
+    [
+        "hmac-sha256:" + "0f" * 32,
+        "hmac-sha256:" + "0F" * 32,
+        "hmac-sha256:0",
+        "hmac-sha256:",
+        "0f",
+        "hmac-sha256:00 0f",
+    ],
+)
+def test_a_digest_comes_back_as_it_was_written(digest):
+    one = dataclasses.replace(row("a"), params_digest=digest)
+    assert unpack("a", pack(one)).params_digest == digest
+
+
 def test_a_change_to_a_row_that_was_asked_for_does_not_change_the_lease(book):
     live = add(book, "a")
     live.row.state = "revoked"
