@@ -216,8 +216,9 @@ class Checkpoints:
             named = None
         if named is None or not os.path.samestat(status, named):
             # Taken away by somebody who collects them: the next ones go into a new one.
-            os.close(self._fd)
-            self._fd = _open(self.path)
+            # Opened before the old one is closed: a number that is closed twice may be somebody else's by then.
+            old, self._fd = self._fd, _open(self.path)
+            os.close(old)
             status = os.fstat(self._fd)
         end = status.st_size
         if end and os.pread(self._fd, 1, end - 1) != b"\n":

@@ -225,6 +225,25 @@ def test_a_file_of_checkpoints_that_was_moved_away_is_begun_anew(world, tmp_path
     assert world.read()[-1].seq == world.log.head()[0]
 
 
+def test_a_file_of_checkpoints_that_cannot_be_begun_anew_is_tried_again_and_no_other_file_is_closed(world, tmp_path):
+    world.open()
+    grow(world.log, 1)
+    world.kept()
+    path, collected = world.checkpoints.path, tmp_path / "collected"
+    path.rename(collected)
+    path.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(NoCheckpointError):
+        world.checkpoints.make().result(10)
+    path.unlink()
+    # Whatever the process opens next may get the number of a file that was closed.
+    other = os.open(collected, os.O_RDONLY)
+    try:
+        assert world.checkpoints.make().result(10) in world.read()
+        assert os.path.samestat(os.fstat(other), collected.stat())
+    finally:
+        os.close(other)
+
+
 def test_the_file_of_checkpoints_is_the_minters_alone_and_may_be_elsewhere(world, tmp_path):
     place = tmp_path / "outside" / "checkpoints.jsonl"
     world.open(checkpoint_file=str(place))
