@@ -40,7 +40,7 @@ from minter.key_users import Uses
 from minter.places import Places
 from minter.signing import SigningError, SigningKey
 from minter.sources import Sources
-from minter.store import Connection, Work
+from minter.store import Connection, Work, committed
 
 __all__ = ["Custody", "Held", "Staged", "Store"]
 
@@ -233,7 +233,7 @@ class Custody:
         Return the keys whose value is another than before without a rotation: what was lent of them is of no use.
         """
 
-        def work(connection: Connection) -> tuple[list[VersionRow], Sequence[Event]]:
+        def work(connection: Connection) -> tuple[tuple[dict[str, KeyRow], list[VersionRow]], Sequence[Event]]:
             for key in staged.keys.values():
                 key_rows.add_key(connection, key)
             active = _active(key_rows.versions(connection))
@@ -246,17 +246,23 @@ class Custody:
                     if any(event.code == "key.changed" for event in events):
                         # With what says that it was noticed: a start after a crash would not notice it again.
                         lease_rows.mark(connection, row.alias, "key-changed")
-            return key_rows.versions(connection), told
+            return (key_rows.keys(connection), key_rows.versions(connection)), told
 
-        versions = await store.write(work)
+        keys, versions = await store.write(work)
         self._wanted, self._profiles, self._lent = staged.wanted, staged.profiles, staged.lent
-        self._keys |= staged.keys
-        for alias, row in staged.keys.items():
-            pins = self._settings_pins(alias) or row.origins
+        # As the rows are now: an operator may have retired or rebound one since it was staged.
+        self._learn(keys)
+        self._keys |= {alias: keys[alias] for alias in staged.keys}
+        for alias in staged.keys:
+            pins = self._settings_pins(alias) or keys[alias].origins
             if pins:
                 self._pins[alias] = frozenset(pins)
         active = _active(versions)
-        held = {alias: held for alias, held in staged.held.items() if active.get(alias) == held.version}
+        held = {
+            alias: held
+            for alias, held in staged.held.items()
+            if active.get(alias) == held.version and alias not in self.reader.retired
+        }
         changed = [
             alias
             for alias, new in held.items()
@@ -305,9 +311,11 @@ class Custody:
             fields: dict[str, Value] = {"alias": alias, "origins": wanted, "uid": uid}
             return None, [Event("key.rebound", fields)]
 
-        await store.write(work)
+        refused = await committed(store.write(work))
         self._pins[alias] = frozenset(wanted)
         self._keys[alias] = replace(self._keys[alias], origins=tuple(wanted))
+        if refused is not None:
+            raise refused
         return wanted
 
     def flush(self, connection: Connection) -> tuple[None, Sequence[Event]]:

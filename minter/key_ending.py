@@ -25,7 +25,7 @@ from minter.issuer_roots import ISSUER
 from minter.key_rows import KeyRow, VersionRow
 from minter.rotation import Rotation
 from minter.sources import MissingError, SourceError
-from minter.store import Connection
+from minter.store import Connection, committed
 
 #: Words of :attr:`minter.key_rows.VersionRow.problem`: the source failed; or the minter may not delete there.
 DESTROY_FAILED: Final = "destroy-failed"
@@ -52,6 +52,7 @@ class KeyEnding:
         """
         if alias in declared_keys.RESERVED:
             raise ProblemError("key-in-use", f"no minter goes without its {alias}")
+        refused = None
         async with self._rotation.alone(alias):
             key = await self._key(alias)
             profiles = self._custody.profiles_of(alias)
@@ -64,10 +65,12 @@ class KeyEnding:
                 with contextlib.suppress(ProblemError):
                     await self._rotation.drop_prepared(alias, uid=uid)
                 key = replace(key, retired_at=self._clock.now())
-                await self._out_of_use(key, forced=bool(profiles), uid=uid)
+                refused = await committed(self._out_of_use(key, forced=bool(profiles), uid=uid))
             failpoints.reached("key.retired")
             self._custody.let_go(alias)
             ended = await self._end_all(alias, uid)
+        if refused is not None:
+            raise refused
         assert key.retired_at is not None  # noqa: S101 - for the type checker
         return {"alias": alias, "retired_at": rfc3339(key.retired_at), "profiles": list(profiles), "leases": ended}
 

@@ -29,7 +29,7 @@ from minter.custody import Custody, Store
 from minter.held import Held, key_event, version_row
 from minter.key_rows import KeyRow, VersionRow
 from minter.sources import MissingError, SourceError, kind_of
-from minter.store import Connection
+from minter.store import Connection, committed
 
 #: Sources that give a value once: the key would be gone after a restart.
 _ONCE: Final = frozenset({"fd"})
@@ -77,10 +77,12 @@ class KeyMaking:
                 if not in_place:
                     await self._undo(key, settings, uid=uid)
                 raise ProblemError("secret-unavailable", f"the source of key {alias} {error.what}") from None
-            row = await self._activate(key, held, settings, uid=uid)
+            row, refused = await self._activate(key, held, settings, uid=uid)
             failpoints.reached("key.created")
             self._custody.take(key, row, held)
             self._unsure = False
+        if refused is not None:
+            raise refused
         return row
 
     async def tick(self, _now: float) -> None:
@@ -197,7 +199,9 @@ class KeyMaking:
         reader = self._custody.reader
         return reader.take_as(settings, reader.sources.read(settings.source), 1)
 
-    async def _activate(self, key: KeyRow, held: Held, settings: KeySettings, *, uid: int | None) -> VersionRow:
+    async def _activate(
+        self, key: KeyRow, held: Held, settings: KeySettings, *, uid: int | None
+    ) -> tuple[VersionRow, ProblemError | None]:
         now = self._clock.now()
         row = version_row(key.alias, held, settings.source, now=now)
         # Nobody can have met a key that is new, so it needs no time of publication.
@@ -208,8 +212,7 @@ class KeyMaking:
             key_rows.put_version(connection, row)
             return None, [key_event("key.created", row, uid=uid)]
 
-        await self._store.write(work)
-        return row
+        return row, await committed(self._store.write(work))
 
     async def _undo(self, key: KeyRow, settings: KeySettings, *, uid: int | None) -> None:
         row = _prepared(key, settings)

@@ -29,7 +29,7 @@ from minter.lease_queue import Moment
 from minter.lease_rows import LeaseRow
 from minter.lease_values import LeaseValues
 from minter.metrics import Metrics
-from minter.store import Store, UndoneError
+from minter.store import Store, stands
 from minter.upstream import Upstream
 from minter.watch import WatchHub
 
@@ -198,7 +198,7 @@ class Endings:
             await writing
         except ProblemError as error:
             # When only the log failed the rows stand, and the store owes it the events.
-            if error.code != "audit-unavailable" or isinstance(error, UndoneError):
+            if not stands(error):
                 self._unwritten += self._try_unwritten(part)
                 return
         if any(change.row.id in self._closing for change in part):

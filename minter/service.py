@@ -28,7 +28,7 @@ from minter.lease_values import LeaseValues, Lent
 from minter.limits import MintLimits
 from minter.metrics import Metrics
 from minter.revocation import Endings
-from minter.store import Store, UndoneError
+from minter.store import Store, stands
 
 #: So often a request is asked again whose lease was ended while it was being made, by a rotation or a reload.
 _AGAIN: Final = 3
@@ -192,8 +192,7 @@ class LeaseService:
             await self.store.write(write)
         except ProblemError as error:
             # Not recorded means not released. What was made, or committed, is ended at once.
-            stands = error.code == "audit-unavailable" and not isinstance(error, UndoneError)
-            if stands or not local:
+            if stands(error) or not local:
                 # It may be in this memory alone, and is wanted to end it upstream.
                 self.values.hold(row.id, minted.credential)
                 await self.endings.close([self.book.add(row)], "not-released")

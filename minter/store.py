@@ -26,7 +26,7 @@ import queue
 import secrets
 import sqlite3
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Protocol, TypeVar
@@ -45,7 +45,7 @@ from minter.audit import read_after
 from minter.audit_events import Event
 from minter.audit_verify import Head
 
-__all__ = ["Audit", "Connection", "Store", "UndoneError", "Work", "identity", "migrate"]
+__all__ = ["Audit", "Connection", "Store", "UndoneError", "Work", "committed", "identity", "migrate", "stands"]
 
 T = TypeVar("T")
 
@@ -93,6 +93,25 @@ class Audit(Protocol):
 
 class UndoneError(ProblemError):
     """``audit-unavailable`` before anything was committed: the log is so far behind that no more can be owed to it."""
+
+
+def stands(error: ProblemError) -> bool:
+    """Say whether the rows of a write that was refused with ``error`` were committed all the same."""
+    return error.code == "audit-unavailable" and not isinstance(error, UndoneError)
+
+
+async def committed(writing: Awaitable[object]) -> ProblemError | None:
+    """Wait for a write; return its error when its rows stand: what follows from them is done before it is raised.
+
+    Otherwise whoever asked would be refused while memory goes by what the state has no longer. Errors: all others.
+    """
+    try:
+        await writing
+    except ProblemError as error:
+        if not stands(error):
+            raise
+        return error
+    return None
 
 
 @dataclass(slots=True)

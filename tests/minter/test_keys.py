@@ -12,6 +12,7 @@ from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import KeySettings, MinterSettings
 from minter import doctor_keys, failpoints, key_rows, kinds, signing
+from minter.audit import AuditUnavailable
 from minter.key_ending import KeyEnding
 from minter.key_making import KeyMaking
 from minter.rotation import Rotation
@@ -480,3 +481,62 @@ async def test_no_answer_of_all_these_holds_a_value(vault):
         json.dumps(await ending(vault).destroy("mem")),
     ]
     assert CANARY not in "".join(answers)
+
+
+# --- what stands though the log could not be told ---
+
+
+@pytest.fixture
+def deaf(vault, monkeypatch):
+    def fails(_events, *, now):
+        raise AuditUnavailable(f"the audit log cannot be written at {now}")
+
+    return lambda: monkeypatch.setattr(vault.audit, "append", fails)
+
+
+async def test_a_key_is_out_of_use_and_its_leases_end_though_the_log_cannot_be_told_that_it_was_retired(vault, deaf):
+    await making(vault).declare("mem", static(), Secret(CANARY))
+    ended = []
+    deaf()
+    await refused(ending(vault, ended).retire("mem", uid=7), "audit-unavailable")
+    with pytest.raises(ProblemError, match="secret-unavailable"):
+        value_of(vault)
+    assert ended == [("mem", 7)]
+
+
+async def test_a_key_goes_nowhere_else_though_the_log_cannot_be_told_that_it_was_rebound(vault, deaf):
+    await vault.custody.rebind(vault.store, "api", [ORIGIN])
+    deaf()
+    await refused(vault.custody.rebind(vault.store, "api", ["https://b.example.com"]), "audit-unavailable")
+    with pytest.raises(ProblemError, match="origin-not-pinned"):
+        value_of(vault, "api")
+
+
+async def test_a_key_that_the_state_has_is_in_force_though_the_log_cannot_be_told_of_it(vault, deaf):
+    vault.put("mem-key", CANARY)
+    make = making(vault)
+    deaf()
+    await refused(make.declare("mem", static("file:mem-key"), None, in_place=True), "audit-unavailable")
+    assert value_of(vault) == CANARY
+
+
+# --- a reload beside an operator ---
+
+
+async def test_a_key_that_is_retired_while_a_reload_reads_stays_out_of_use(vault):
+    await making(vault).declare("mem", static(), Secret(CANARY))
+    staged = await vault.custody.stage(vault.store, vault.grants)
+    await ending(vault).retire("mem")
+    await vault.custody.adopt(vault.store, staged)
+    with pytest.raises(ProblemError, match="secret-unavailable"):
+        value_of(vault)
+
+
+async def test_a_key_that_is_rebound_while_a_reload_reads_goes_where_the_operator_said(vault):
+    await vault.custody.rebind(vault.store, "api", [ORIGIN])
+    staged = await vault.custody.stage(vault.store, vault.grants)
+    await vault.custody.rebind(vault.store, "api", ["https://b.example.com"])
+    await vault.custody.adopt(vault.store, staged)
+    with pytest.raises(ProblemError, match="origin-not-pinned"):
+        value_of(vault, "api")
+    assert vault.custody.origins_of("api") == ["https://b.example.com"]
