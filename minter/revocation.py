@@ -175,7 +175,7 @@ class Endings:
         """Work out how a lease that was stopped ends; writes nothing: :meth:`write` does."""
         now, row = self._clock.now(), live.row
         row.end_reason, row.ended_at, row.next_attempt_at = reason, now, None
-        change = await ended_here(row, self._kind_of(row), now=now, uid=uid)
+        change = await ended_here(row, self._kind_of(row), clock=self._clock, uid=uid)
         if change is not None:
             return change
         row.state, row.next_attempt_at = "revoking", now

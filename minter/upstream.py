@@ -26,7 +26,7 @@ from config.problems import ProblemError
 from minter import failpoints, lease_queue, orphans
 from minter.audit_events import Event
 from minter.kinds import Kind, RevocationError
-from minter.lease_changes import Change, ended, ended_here
+from minter.lease_changes import Change, ended, ended_here, ends_in_s
 from minter.lease_events import facts
 from minter.lease_queue import KIND_MISSING, NEVER_SEEN, Group
 from minter.lease_rows import LeaseRow
@@ -289,7 +289,7 @@ class Upstream:
         if orphans.finder(row, kind) is not None:
             return None
         row.ended_at = row.ended_at or self._clock.now()
-        return await ended_here(row, kind, now=self._clock.now())
+        return await ended_here(row, kind, clock=self._clock)
 
     async def _outcome(self, row: LeaseRow) -> Change:
         kind = self._kind_of(row)
@@ -336,8 +336,9 @@ class Upstream:
             delay_s = FIRST_DELAY_S * 2 ** (row.attempts - 1)
         delay_s *= self._spread(1 - JITTER, 1 + JITTER)
         row.next_attempt_at = now + max(delay_s, error.retry_after or 0.0)
-        if row.credential_ends_at is not None:
-            end = max(row.credential_ends_at, now)
+        left_s = ends_in_s(row, self._clock)
+        if left_s is not None:
+            end = now + max(left_s, 0.0)
             row.next_attempt_at = end if missing else min(row.next_attempt_at, end)
         elif missing:
             # Nothing is tried until its kind is there: see lease_queue.waiting_tokens.

@@ -124,6 +124,23 @@ async def test_a_credential_that_ended_by_itself_is_not_revoked_upstream(steady)
     assert (await steady.row(live.row.id)).how == "expired_only"
 
 
+async def test_a_clock_that_was_set_ahead_ends_use_and_the_issuer_is_asked_to_end_what_it_still_takes(steady):
+    """By the wall clock it ended by itself; the issuer's clock, and that of the boot, know nothing of it."""
+    steady.remote.life_s = 60.0
+    live = await steady.lease(profile="remote", ttl_s=60.0)
+    steady.clock.wall += 86_400
+    steady.remote.refuse = [RevocationError()]
+    await tick(steady)
+    found = await steady.row(live.row.id)
+    # It is tried again when it would end by itself, and then it has.
+    assert (found.state, found.attempts) == ("revoking", 1)
+    assert steady.clock.now() < found.next_attempt_at <= steady.clock.now() + 60
+    steady.clock.advance(15)
+    await tick(steady)
+    assert steady.remote.live == set()
+    assert (await steady.row(live.row.id)).how == "upstream_deleted"
+
+
 async def test_a_profile_whose_issuer_hangs_does_not_hold_up_another(world):
     hanging = asyncio.Event()
     asked = []
