@@ -151,6 +151,8 @@ class AdminApi:
         everything = filters.pop("all", None) == "true"
         if bool(filters) == everything:
             raise ProblemError("filter-required", "give filters, or all=true alone")
+        # A token that was just taken out of the brokers file must not be good for a lease that begins after these end.
+        await self.reloader.follow_brokers()
         ended = await self.service.end(lambda live: _fits(live, filters), "operator", uid=uid, final="run" in filters)
         fields: dict[str, Value] = {"uid": uid, "count": len(ended), "reason": ",".join(sorted(filters)) or "all"}
         await self.store.write(lambda _connection: (None, [Event("leases.mass-revoked", fields)]))

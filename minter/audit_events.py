@@ -127,6 +127,8 @@ EVENTS: Final[Mapping[str, EventType]] = {
         "Grants, brokers and secrets were read anew.", "profiles", "keys", "brokers", "grants_digest", "uid"
     ),
     "reload.refused": _event("A reload did not load; the old state goes on.", "faults", "uid"),
+    "brokers.read": _event("The brokers file was replaced, and the minter goes by the new one.", "brokers"),
+    "brokers.refused": _event("A replaced brokers file does not load; the brokers stay as they were.", "faults"),
     "backup.written": _event("A backup of the state and this log was written.", "uid"),
     "restore.confirmed": _event(
         "An operator lifted the quarantine of a restored state: the leases of the backup end.",

@@ -357,6 +357,7 @@ class Minter:
         if self.quarantine.since is not None:
             return None
         await self.quarantine.tick()
+        await self.reloader.follow_brokers()
         next_at = await self.endings.sweep()
         await self.store.write(self.custody.flush)
         await self.audit_calls.keep_checkpoint()
@@ -378,3 +379,5 @@ class Minter:
                 await turning.tick(self.clock.now())
             except ProblemError as error:
                 _log.warning("rotation-waits", code=error.code, detail=error.detail)
+            except Exception as error:  # noqa: BLE001 - nobody awaits this task, and the others have their turn
+                _log.error("rotation-failed", exc_info=error)

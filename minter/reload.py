@@ -6,8 +6,8 @@ Everything is read and checked before anything changes; with one fault the old s
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -121,7 +121,7 @@ class KindsOf:
 
 
 class Reloader:
-    """What SIGHUP and ``minter reload`` do."""
+    """What SIGHUP and ``minter reload`` do, and what follows when the brokers file is replaced."""
 
     def __init__(
         self,
@@ -144,6 +144,8 @@ class Reloader:
         self._kinds_of = kinds_of
         self._hub = hub
         self._alone = asyncio.Lock()
+        self._seen: tuple[int, int, int] | None = None
+        self._unended = False
 
     async def reload(self, *, uid: int | None = None) -> Sequence[Fault]:
         """Read everything again and go by it; return the faults, with which nothing has changed.
@@ -173,12 +175,48 @@ class Reloader:
             await self._tell(Event("service.reloaded", {**summary(found.policy, self._custody), **by}))
             await self.end_what_may_not_go_on()
             failpoints.reached("reload.ended")
-            for id_, broker in before.items():
-                # Last, so that it has been told which of its leases have ended.
-                if _has_lost(broker, found.policy.brokers.get(id_)):
-                    self._hub.dismiss(id_)
+            # Last, so that they have been told which of their leases have ended.
+            self._dismiss(before, found.policy.brokers)
             _log.info("reloaded", grants=found.policy.grants.digest, profiles=len(found.policy.grants.profiles))
             return ()
+
+    async def follow_brokers(self) -> None:
+        """Go by the brokers file alone when it was replaced, as every change of a broker's token does it.
+
+        A file that does not load is told of once, and the brokers stay as they were.
+        """
+        async with self._alone:
+            stamp = _stamp(Path(self._settings.brokers))
+            if stamp == self._seen and not self._unended:
+                return
+            before = self._admission.policy.brokers
+            try:
+                file = await asyncio.to_thread(read_token_file, Path(self._settings.brokers))
+            except ConfigurationError as error:
+                self._seen = stamp
+                _log.error("brokers-not-read", faults=[str(fault) for fault in error.faults])
+                await self._tell(Event("brokers.refused", {"faults": len(error.faults)}))
+                return
+            self._seen = stamp
+            now = {principal.id: principal for principal in file.brokers}
+            if now == before and not self._unended:
+                return
+            # Before anything is waited for or can fail: an old token is worth nothing from here on.
+            self._brokers.swap(file)
+            self._admission.policy = replace(self._admission.policy, brokers=now)
+            self._unended = True
+            await self._tell(Event("brokers.read", {"brokers": len(now)}))
+            _log.info("brokers-read", brokers=len(now))
+            try:
+                await self.end_what_may_not_go_on()
+                self._unended = False
+            finally:
+                self._dismiss(before, now)
+
+    def _dismiss(self, before: Mapping[str, Principal], now: Mapping[str, Principal]) -> None:
+        for id_, broker in before.items():
+            if _has_lost(broker, now.get(id_)):
+                self._hub.dismiss(id_)
 
     async def end_what_may_not_go_on(self) -> None:
         """End the live leases that the policy in force has something against."""
@@ -208,3 +246,12 @@ def summary(policy: Policy, custody: Custody) -> dict[str, Value]:
         "brokers": len(policy.brokers),
         "grants_digest": policy.grants.digest,
     }
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    """Return what tells one state of a file from another, None when there is no file."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_mtime_ns, status.st_ino, status.st_size

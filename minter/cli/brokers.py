@@ -109,8 +109,10 @@ def rotate(
 
 @app.command()
 def revoke(id_: Id, file: File = None, config: options.Config = options.DEFAULT) -> None:
-    """Remove a broker with all its credentials. It gets no further lease; those it has go on until they end."""
+    """Remove a broker with all its credentials. A running minter lends it nothing any more and ends what it has."""
     brokers = _brokers(file, config)
     brokers.revoke(id_)
     terminal.say(f"broker {id_} is gone from {brokers.path}")
-    terminal.say("leases that it has go on to their end; to end them now: minter leases revoke")
+    terminal.say(
+        "a running minter takes that up within seconds, and ends the leases that it has; at once: minter reload"
+    )

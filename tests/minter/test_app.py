@@ -101,6 +101,45 @@ async def test_a_token_past_its_overlap_is_refused(served):
     assert (await served.lease())[0] == 401
 
 
+def codes(world):
+    return [line["code"] for line in world.audit()]
+
+
+async def test_a_brokers_file_that_was_replaced_is_gone_by_without_a_reload(served):
+    world = served.world
+    _, lent, _ = await served.lease(profile="jwt")
+    old = served.bearer("b1")
+    del world.tokens["b1"]
+    world.write_brokers(b1={}, b2={"profiles": []})
+    await world.minter.expiry.tick()
+    assert (await served.ask("brokers", "POST", "/v1/leases", headers=old, json={}))[0] == 401
+    assert (await served.lease(profile="jwt"))[0] == 200
+    assert codes(world).count("brokers.read") == 1
+    world.write_brokers(b2={})
+    await world.minter.expiry.tick()
+    assert lent["lease_id"] in [line["lease_id"] for line in world.audit() if line["code"] == "lease.revoked"]
+    assert codes(world).count("brokers.read") == 2
+
+
+async def test_a_brokers_file_that_does_not_load_leaves_the_brokers_as_they_were(served):
+    (served.world.folder / "brokers.json").write_text("{")
+    for _ in range(2):
+        await served.world.minter.expiry.tick()
+    assert (await served.lease())[0] == 200
+    assert codes(served.world).count("brokers.refused") == 1
+
+
+async def test_whoever_ends_a_brokers_leases_goes_by_the_brokers_file_first(served):
+    world = served.world
+    await served.lease(profile="jwt")
+    old = served.bearer("b1")
+    del world.tokens["b1"]
+    world.write_brokers(b1={}, b2={})
+    status, body, _ = await served.ask("admin", "DELETE", "/v1/leases?broker=b1")
+    assert (status, len(body["leases"])) == (200, 1)
+    assert (await served.ask("brokers", "POST", "/v1/leases", headers=old, json={}))[0] == 401
+
+
 async def test_a_thousand_wrong_tokens_are_slowed_down_and_the_right_one_is_not(served):
     wrong = {"Authorization": "Bearer " + generate(BROKER).reveal()}
     statuses = [(await served.ask("brokers", "GET", "/v1/leases/watch", headers=wrong))[0] for _ in range(200)]

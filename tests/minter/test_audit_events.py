@@ -17,6 +17,7 @@ FAILURES = {
     "lease.requested": "lease.refused",
     "lease.revoked": "lease.revoke-failed",
     "service.reloaded": "reload.refused",
+    "brokers.read": "brokers.refused",
     "key.destroyed": "key.destroy-failed",
     "key.rotation-activated": "key.rotation-aborted",
     "audit.sink-restored": "audit.sink-failed",

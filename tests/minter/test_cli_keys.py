@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 
 import pytest
 import typer
@@ -195,6 +196,25 @@ def test_a_brokers_token_is_rotated_by_its_alias(service, console):
     assert "find out how the old one leaked" in done.err
     brokers = json.loads((service.root / "brokers.json").read_text())["brokers"]
     assert len(next(one for one in brokers if one["id"] == "broker-2")["tokens"]) == 1
+
+
+def test_a_brokers_token_in_the_wrong_hands_is_worth_nothing_when_the_command_returns(service, console):
+    old = console("minter", "brokers", "create", "broker-3", "--file", "brokers.json").out.strip()
+    assert console("minter", "reload").status == 0
+    assert answer_to(service, old) == 404
+    new = console("minter", "rotate", "broker:broker-3", "--compromised").out.strip()
+    assert (answer_to(service, old), answer_to(service, new)) == (401, 404)
+
+
+def answer_to(service, token):
+    """Ask as a broker for the end of a lease that is not there."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.connect(str(service.root / "run/minter.sock"))
+        target = "/v1/leases/lse_0000000000000000000000"
+        connection.sendall(
+            f"DELETE {target} HTTP/1.1\r\nHost: minter\r\nAuthorization: Bearer {token}\r\n\r\n".encode()
+        )
+        return int(connection.recv(4096).split()[1])
 
 
 def test_a_callers_token_is_rotated_in_the_file_that_is_named(console):
