@@ -156,10 +156,14 @@ class KeyCalls:
         """Pin a key to other origins. Live leases made with it for an origin that is no longer one of them end."""
         alias = request.path_params["alias"]
         wanted = (await self._read(RebindRequest, request)).origins
-        origins = await self.custody.rebind(self.store, alias, wanted, uid=uid)
-        ended = await self.service.end(
-            lambda live: live.row.made_with(alias) and live.row.origin not in origins, "key-rebound", uid=uid
-        )
+        try:
+            await self.custody.rebind(self.store, alias, wanted, uid=uid)
+        finally:
+            # By what is pinned now: it may stand though the log could not be told, or be what it was.
+            origins = self.custody.origins_of(alias)
+            ended = await self.service.end(
+                lambda live: live.row.made_with(alias) and live.row.origin not in origins, "key-rebound", uid=uid
+            )
         return json_response({"alias": alias, "origins": origins, "leases": ended})
 
     async def _read(self, type_: type[B], request: Request) -> B:

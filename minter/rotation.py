@@ -261,13 +261,13 @@ class Rotation:
 
     async def _replace_compromised(self, alias: str, versions: Versions, value: Secret | None, terms: Terms) -> None:
         """Put a new version in force and drop every older one at once, with all that was made with it."""
-        await self._steps.mark_compromised(versions, uid=terms.uid)
-        for row in versions.retiring:
-            # First: an issuer may have two slots. One that does not go now is tried again below and by every tick.
-            with contextlib.suppress(ProblemError):
-                await self._steps.destroy(row, "compromised", uid=terms.uid)
-        versions = await self._steps.versions(alias)
         try:
+            await self._steps.mark_compromised(versions, uid=terms.uid)
+            for row in versions.retiring:
+                # First: an issuer may have two slots. One that does not go now is tried again below and by every tick.
+                with contextlib.suppress(ProblemError):
+                    await self._steps.destroy(row, "compromised", uid=terms.uid)
+            versions = await self._steps.versions(alias)
             if versions.prepared is not None and (value is not None or self._makes(alias)):
                 # Whoever had the key may have had what was prepared beside it.
                 await self._steps.give_up(versions.prepared, "compromised", uid=terms.uid)

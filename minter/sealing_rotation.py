@@ -83,16 +83,19 @@ class SealingRotation:
             raise ProblemError("rotation-running", retry_after=1)
         async with self._alone:
             versions = await self._versions()
-            if step == "abort":
-                await self._abort(versions, uid=uid)
-            elif step == "start" or versions.prepared is not None:
-                await self._start(versions, overlap_s, uid=uid)
-                # What is little is sealed anew at once.
-                await self._keys.move(self._store)
-            elif not versions.retiring:
-                raise ProblemError("rotation-not-running")
-            if compromised:
-                await self._end_all("key-compromised")
+            try:
+                if step == "abort":
+                    await self._abort(versions, uid=uid)
+                elif step == "start" or versions.prepared is not None:
+                    await self._start(versions, overlap_s, uid=uid)
+                    # What is little is sealed anew at once.
+                    await self._keys.move(self._store)
+                elif not versions.retiring:
+                    raise ProblemError("rotation-not-running")
+            finally:
+                # Also when no new version can be had. Last, so that whatever is minted anew is sealed with it.
+                if compromised:
+                    await self._end_all("key-compromised")
             if compromised or (step == "finish" and versions.prepared is None):
                 await self._finish(uid=uid)
         return await self._describe(overlap_s, dry_run=False, compromised=compromised)

@@ -7,6 +7,7 @@ import os
 
 import pytest
 
+from minter.audit import AuditUnavailable
 from minter.audit_checkpoint import parse
 from minter.kinds import RevocationError
 from tests.minter.lease_world import CANARY, Served, World
@@ -198,6 +199,20 @@ async def test_a_key_is_pinned_anew_and_what_it_lent_elsewhere_ends(served):
     assert [one["lease_id"] for one in body["leases"]] == [live.row.id]
     assert [one.row.id for one in served.world.minter.book] == [kept.row.id]
     assert (await ask(served, "POST", "/v1/keys/nobody/rebind", json={"origins": []}))[1]["code"] == "key-not-found"
+
+
+async def test_what_a_rebound_key_lent_elsewhere_ends_though_the_log_cannot_be_told(served, monkeypatch):
+    live = await served.world.lease(profile="static")
+
+    def fails(_events, *, now):
+        raise AuditUnavailable(f"the audit log cannot be written at {now}")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(served.world.minter.audit, "append", fails)
+        other = {"origins": ["https://other.example.com"]}
+        _, body = await ask(served, "POST", "/v1/keys/api-key/rebind", json=other)
+    assert body["code"] == "audit-unavailable"
+    assert live.row.id not in served.world.minter.book
 
 
 async def test_a_static_key_is_rotated_and_new_leases_have_the_new_value(served):

@@ -12,6 +12,7 @@ from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import AUDIT_SIGNER
 from minter import key_rows
+from minter.audit import AuditUnavailable
 from minter.issuer_roots import IssuerRoots
 from minter.key_ending import KeyEnding
 from minter.rotation import ASK_AGAIN_S, Rotation
@@ -419,6 +420,17 @@ async def test_leases_of_a_compromised_key_end_though_no_new_value_can_be_had(va
     await vault.restart()
     await refused(turning(ended=ended).request("from-env", "start", compromised=True), "rotation-unsupported")
     assert ("from-env", 1, "key-compromised") in ended
+
+
+async def test_leases_of_a_compromised_key_end_though_nothing_can_be_written_of_it(vault, turning, monkeypatch):
+    ended = []
+
+    def fails(_events, *, now):
+        raise AuditUnavailable(f"the audit log cannot be written at {now}")
+
+    monkeypatch.setattr(vault.audit, "append", fails)
+    await refused(turning(ended=ended).request("root", "start", compromised=True), "audit-unavailable")
+    assert ("root", 1, "key-compromised") in ended
 
 
 async def test_a_dry_run_of_a_compromise_asks_nobody_and_changes_nothing(vault, issuer, turning):
