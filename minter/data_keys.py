@@ -162,6 +162,9 @@ class DataKeys:
         rows = await store.read(data_keys)
         active = next(row for row in rows if row.phase == "active")
         await self._follow(active)
+        for number in self._old - {row.number for row in rows}:
+            # Its row is gone, and nobody was told: the log did not take that line.
+            self.sealer.drop(number)
         self._renewed_at, self._old = active.created_at, {row.number for row in rows if row.phase == "old"}
         if not 0 <= now - active.created_at < USED_S:
             sealing = await asyncio.to_thread(self.read, active.sealing_version)

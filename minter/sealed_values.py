@@ -11,6 +11,7 @@ import contextlib
 from collections.abc import Sequence
 from typing import Final, Protocol, TypeVar
 
+from config.problems import ProblemError
 from minter.audit_events import Event
 from minter.sealing import Sealed, Sealer, key_place
 from minter.store import Connection, Work
@@ -48,7 +49,7 @@ class SealedValues:
     def read(self, name: str, version: int) -> bytes | None:
         """Return a value, None when there is none. Blocks.
 
-        Errors: :class:`minter.sealing.SealError`, :class:`ClosedError`.
+        Errors: :class:`minter.sealing.SealError`, :class:`ClosedError`, ``ProblemError`` of the store.
         """
         found = self._run(lambda connection: (get(connection, name, version), ()))
         return None if found is None else self._sealer.open(key_place(name, version), found)
@@ -65,7 +66,7 @@ class SealedValues:
         self._run(work)
 
     def delete(self, name: str, version: int) -> None:
-        """Remove a value durably; none there is no error. Blocks. Errors: :class:`ClosedError`."""
+        """Remove a value durably; none there is no error. Blocks. Errors: like :meth:`read`."""
 
         def work(connection: Connection) -> tuple[None, Sequence[Event]]:
             remove(connection, name, version)
@@ -80,7 +81,12 @@ class SealedValues:
             if asyncio.get_running_loop() is self._loop:
                 # It would wait for itself.
                 raise AssertionError("sealed values are asked for off the event loop")
-        return asyncio.run_coroutine_threadsafe(self._store.write(work), self._loop).result(_ANSWER_S)
+        asked = asyncio.run_coroutine_threadsafe(self._store.write(work), self._loop)
+        try:
+            return asked.result(_ANSWER_S)
+        except TimeoutError:
+            asked.cancel()
+            raise ProblemError("state-unavailable") from None
 
 
 # --- rows; on the store's writer thread ---

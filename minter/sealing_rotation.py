@@ -101,14 +101,20 @@ class SealingRotation:
         return await self._describe(overlap_s, dry_run=False, compromised=compromised)
 
     async def tick(self, now: float) -> None:
-        """Bring to an end what is under way, a batch at a time; take a new data key when it is time for one."""
+        """Bring to an end what is under way, a batch at a time; take a new data key when it is time for one.
+
+        Errors: ``secret-unavailable``, ``state-unavailable``, ``audit-unavailable``; the next tick tries again.
+        """
         if self._alone.locked():
             return
         async with self._alone:
             versions = await self._versions()
             if versions.prepared is not None:
                 await self._start(versions, self._overlap_s, uid=None)
-            await self._keys.tick(self._store, now)
+            try:
+                await self._keys.tick(self._store, now)
+            except SourceError as error:
+                raise ProblemError("secret-unavailable", f"the source of {SEALING_KEY} {error.what}") from None
             await self._destroy_retired(now, uid=None)
 
     # --- steps ---

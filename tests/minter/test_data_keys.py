@@ -4,6 +4,7 @@ import asyncio
 import base64
 import os
 import secrets
+import threading
 
 import pytest
 from cryptography.exceptions import InvalidTag
@@ -368,6 +369,63 @@ async def test_after_a_compromise_every_lease_ends_and_a_person_is_told_what_is_
     assert ended == ["key-compromised"]
     assert plan["affected"]["leases"] == 1
     assert any("signer" in line for line in plan["to_do"])
+
+
+async def test_after_a_compromise_every_lease_ends_though_no_new_key_can_be_kept(vault):
+    await vault.start()
+    await seal_a_lease(vault)
+    sealing_file(vault).unlink()
+    ended = []
+    with pytest.raises(ProblemError):
+        await rotation(vault, ended).request("start", compromised=True)
+    assert ended == ["key-compromised"]
+
+
+async def test_a_sealing_key_that_cannot_be_read_when_a_day_is_over_is_said_and_asked_for_again(vault, clock):
+    await vault.start()
+    turning, kept = rotation(vault), sealing_file(vault).with_name("kept")
+    sealing_file(vault).rename(kept)
+    clock.advance(USED_S)
+    with pytest.raises(ProblemError, match="secret-unavailable"):
+        await turning.tick(clock.now())
+    kept.rename(sealing_file(vault))
+    await turning.tick(clock.now())
+    assert vault.codes().count("data-key.renewed") == 1
+
+
+async def test_a_data_key_that_the_state_has_no_longer_is_forgotten_though_the_log_was_not_told(
+    vault, clock, monkeypatch
+):
+    await vault.start()
+    await seal_a_lease(vault)
+    old, append = vault.custody.data_keys.sealer.current, vault.audit.append
+
+    def fails(events, *, now):
+        if any(event.code == "data-key.destroyed" for event in events):
+            raise AuditUnavailable("full")
+        append(events, now=now)
+
+    clock.advance(USED_S)
+    with monkeypatch.context() as broken:
+        broken.setattr(vault.audit, "append", fails)
+        with pytest.raises(ProblemError, match="audit-unavailable"):
+            await rotation(vault).tick(clock.now())
+    await rotation(vault).tick(clock.now())
+    assert old not in vault.custody.data_keys.sealer._keys
+    assert not vault.custody.data_keys.moving
+
+
+async def test_a_state_that_does_not_answer_is_a_source_that_cannot_be_reached(vault, monkeypatch):
+    await vault.start()
+    monkeypatch.setattr(sealed_values, "_ANSWER_S", 0.05)
+    hangs = threading.Event()
+    writing = asyncio.ensure_future(vault.store.write(lambda _connection: (hangs.wait(10), ())))
+    try:
+        with pytest.raises(SourceError, match="does not answer"):
+            await signer_of(vault)
+    finally:
+        hangs.set()
+        await writing
 
 
 class Killed(BaseException):

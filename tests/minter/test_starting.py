@@ -13,6 +13,7 @@ import ssl
 import subprocess
 
 import pytest
+import structlog
 import trustme
 
 from config import server
@@ -228,3 +229,20 @@ async def test_a_state_with_a_damaged_table_is_a_fault_and_no_traceback(world, t
         file.write(b"\xff" * size)
     with pytest.raises(ConfigurationError, match="state"):
         await world.start()
+
+
+async def test_a_rotation_that_fails_in_a_way_of_its_own_is_said_and_holds_up_no_other(world, monkeypatch):
+    async def fails(_now):
+        raise RuntimeError("canary of a plug-in")
+
+    ticked = []
+
+    async def ticks(now):
+        ticked.append(now)
+
+    monkeypatch.setattr(world.minter.making, "tick", fails)
+    monkeypatch.setattr(world.minter.sealing, "tick", ticks)
+    with structlog.testing.capture_logs() as logs:
+        await world.minter._rotate()
+    assert len(ticked) == 1
+    assert [line["event"] for line in logs] == ["rotation-failed"]
