@@ -71,6 +71,9 @@ async def expiry():
     sweeps = Sweeps()
     made = Expiry(sweeps, clock=SystemClock("boot-1"))
     made.start()
+    # It sweeps at once; what is looked at comes after that.
+    await made._first
+    sweeps.begun = sweeps.ended = 0
     try:
         yield made, sweeps
     finally:
