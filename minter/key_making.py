@@ -4,7 +4,8 @@ Rules of this module:
 
 1. The row is there before a value is written anywhere: what a killed command left is found and taken back at the next
    start. Until its version is active the key does not exist for anybody else.
-2. Nothing that is at a place already is overwritten, and no two keys share a place.
+2. Nothing that is at a place already is overwritten, and no two keys share a place, of any version
+   (minter/key_places.py).
 3. No answer holds a value. A key that the minter made is in its source and nowhere else.
 """
 
@@ -23,7 +24,7 @@ from config.origin import parse_origin
 from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import KeySettings
-from minter import declared_keys, failpoints, key_rows, signing
+from minter import declared_keys, failpoints, key_places, key_rows, signing
 from minter.audit_events import Event, Value
 from minter.custody import Custody, Store
 from minter.held import Held, key_event, version_row
@@ -121,6 +122,10 @@ class KeyMaking:
             raise ProblemError("body-malformed", f"{ref} {error.what}{hint}") from None
         if kind_of(ref) in _ONCE or not (in_place or writable):
             raise ProblemError("body-malformed", f"{ref} cannot keep a key; give a place such as sealed:NAME")
+        try:
+            key_places.check_file(ref, self._custody.settings, sources)
+        except SourceError as error:
+            raise ProblemError("body-malformed", f"{ref} {error.what}") from None
 
     async def _new_key(self, alias: str, settings: KeySettings) -> KeyRow:
         """Return the row of a key that is not there yet. Errors: ``key-exists``."""
@@ -153,16 +158,12 @@ class KeyMaking:
         await self._store.write(work)
 
     def _check_place(self, alias: str, ref: str, versions: Sequence[VersionRow]) -> None:
-        sources = self._custody.reader.sources
-        taken = {
-            sources.place(settings.source): name
-            for name, settings in self._custody.reader.named().items()
-            if name != alias
-        }
-        taken |= {sources.place(row.source_ref): row.alias for row in versions if row.phase != "destroyed"}
-        other = taken.get(sources.place(ref), alias)
+        family = self._custody.reader.sources.family
+        taken = {family(one.source): name for name, one in self._custody.reader.named().items() if name != alias}
+        taken |= {family(row.source_ref): row.alias for row in versions if row.phase != "destroyed"}
+        other = taken.get(family(ref), alias)
         if other != alias:
-            raise ProblemError("key-exists", f"{ref} is where key {other} lives")
+            raise ProblemError("key-exists", f"{ref} is where key {other} lives, or a version of it will")
 
     # --- the steps ---
 

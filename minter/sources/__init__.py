@@ -16,6 +16,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 from collections.abc import MutableMapping, Sequence
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
@@ -30,6 +31,8 @@ from minter.sealed_values import SealedValues
 #: No secret is longer; a place that holds more is not the one that was meant.
 MAX_BYTES: Final = 65536
 GROUP: Final = "minter.sources"
+#: What :func:`versioned` writes behind a place, once or more.
+_VERSIONS: Final = re.compile(r"(?:\.v[0-9]+)+\Z", re.ASCII)
 
 
 class SourceError(Exception):
@@ -135,6 +138,15 @@ class Sources:
         except SourceError:
             return ref
         return f"file:{os.path.realpath(source.path(place))}" if isinstance(source, FilingSource) else ref
+
+    def family(self, ref: str) -> str:
+        """Return one name for the place behind ``ref`` and behind every version of the secret there."""
+        return _VERSIONS.sub("", self.place(_VERSIONS.sub("", ref)))
+
+    def file(self, ref: str) -> Path | None:
+        """Return the file behind ``ref``, links followed; None when it names another kind of place."""
+        source, place = self._find(ref)
+        return Path(os.path.realpath(source.path(place))) if isinstance(source, FilingSource) else None
 
     def writable(self, ref: str) -> bool:
         """Say whether the minter may write and delete at ``ref``."""

@@ -12,7 +12,7 @@ from minter.sealing import SealError
 from minter.sources import Context, MissingError, SourceError
 
 #: A name, and the version that :func:`minter.sources.versioned` writes behind it.
-_PLACE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99}?)(?:\.v([1-9][0-9]{0,8}))?", re.ASCII)
+_PLACE: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_.-]{0,99}?)(?:\.v([2-9]|[1-9][0-9]{1,8}))?", re.ASCII)
 
 
 class SealedSource:

@@ -5,12 +5,13 @@ import json
 import os
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from config.errors import ConfigurationError
 from config.problems import ProblemError
 from config.secret import Secret
-from config.settings import KeySettings, MinterSettings
+from config.settings import AuditSettings, KeySettings, MinterSettings, TlsSettings
 from minter import doctor_keys, failpoints, key_rows, kinds, signing
 from minter.audit import AuditUnavailable
 from minter.key_ending import KeyEnding
@@ -176,6 +177,80 @@ async def test_nothing_that_is_at_a_place_is_overwritten(vault):
 async def test_two_keys_never_share_a_place_however_it_is_spelled(vault, source):
     (vault.directory / "sub").mkdir()
     await refused(making(vault).declare("mem", static(source), None, in_place=True), "key-exists")
+
+
+@pytest.mark.parametrize("use", ["static", "signing"])
+@pytest.mark.parametrize(
+    "source",
+    [
+        "file:api-key.v2",
+        "file:./api-key.v17",
+        "file:api-key.v2.v3",
+        "sealed:audit-signer.v2",
+        "sealed:audit-signer.v1",
+        "file:state/sealing.key.v2",
+    ],
+)
+async def test_nobody_plants_the_next_version_of_another_key(vault, source, use):
+    value = Secret(signing.generate("EdDSA").reveal() if use == "signing" else CANARY)
+    vault.custody.settings.keys["beside-the-state"] = KeySettings(source="file:state/x")
+    await refused(making(vault).declare("mem", KeySettings(source=source, use=use), value), "key-exists")
+    assert "key.declared" not in vault.codes()
+
+
+async def test_a_key_whose_next_version_would_be_another_key_is_refused(vault):
+    await making(vault).declare("mem", static("sealed:one.v2"), Secret(CANARY))
+    await refused(making(vault).declare("mem2", static("sealed:one"), Secret("another")), "key-exists")
+    await making(vault).declare("mem3", static("sealed:one-more"), Secret("another"))
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("audit.jsonl", "audit.jsonl.checkpoints", "audit.jsonl.next", "audit.jsonl.000000000001-000000000003"),
+        *("minter.db", "minter.db-wal", "minter.db.restoring", ".minter.db.x.tmp", "second", "second.next"),
+        *("grants.json", "brokers.json", "tls.key", "run.sock", "linked/audit.jsonl"),
+    ],
+)
+async def test_no_file_of_the_minters_own_becomes_a_key_that_a_call_could_write_or_destroy(
+    vault, monkeypatch, name, in_place
+):
+    at = vault.directory
+    (at / "linked").symlink_to(at)
+    settings = replace_all(vault.custody.settings, at)
+    monkeypatch.setattr(vault.custody, "settings", settings)
+    value = None if in_place else Secret(CANARY)
+    detail = await refused(
+        making(vault).declare("mem", static(f"file:{name}"), value, in_place=in_place), "body-malformed"
+    )
+    assert "of the minter's own" in detail
+    assert "key.declared" not in vault.codes()
+
+
+def replace_all(settings, at):
+    return msgspec.structs.replace(
+        settings,
+        state=f"sqlite:{at}/minter.db",
+        audit=f"{at}/audit.jsonl",
+        audit_log=AuditSettings(second=f"file:{at}/second"),
+        grants=f"{at}/grants.json",
+        brokers=f"{at}/brokers.json",
+        listen=[f"unix:{at}/run.sock"],
+        tls=TlsSettings(key=f"{at}/tls.key"),
+    )
+
+
+@pytest.mark.parametrize("place", ["elsewhere/x.pth", "sub/key", "linked/key"])
+async def test_a_call_makes_files_only_where_the_minters_settings_keep_keys(vault, tmp_path, place):
+    (vault.directory / "sub").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (vault.directory / "linked").symlink_to(tmp_path)
+    source = f"file:{tmp_path / place}" if place.startswith("elsewhere") else f"file:{place}"
+    await refused(making(vault).declare("mem", static(source), Secret(CANARY)), "body-malformed")
+    await refused(making(vault).declare("mem", static(source), None, in_place=True), "body-malformed")
+    vault.custody.settings.keys["there"] = KeySettings(source=f"{source}-of-the-settings")
+    await making(vault).declare("mem", static(source), Secret(CANARY))
 
 
 async def test_a_value_that_is_in_place_stays_there(vault):
