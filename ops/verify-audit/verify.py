@@ -274,11 +274,12 @@ def verify(
     bad, place = None, (names[0], 0)
     try:
         for name in names:
+            place = (name, 0)
             with open(name, "rb") as file:
                 for number, raw in enumerate(file, 1):
                     place = (name, number)
                     verifier.line(raw)
-        place = (names[-1], verifier.lines + 1)
+        place = (place[0], place[1] + 1)
         verifier.end()
     except WrongError as wrong:
         seq = verifier.seq + 1

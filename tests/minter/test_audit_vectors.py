@@ -5,13 +5,14 @@ from __future__ import annotations
 import filecmp
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from minter import audit_verify
+from minter import audit_state, audit_verify
 from minter.audit_checkpoint import parse_all
 from minter.audit_segments import lines_of, named
 from minter.audit_verify import Head
@@ -77,6 +78,18 @@ def test_both_verifiers_find_in_a_vector_what_is_in_it(case):
     ours, theirs = by_the_minter(case), by_the_other(case)
     assert ours == theirs
     assert ours.items() >= case["expected"].items()
+
+
+def test_both_verifiers_say_where_in_the_last_of_several_files_a_cut_is(tmp_path):
+    shutil.copytree(VECTORS / "good-files", tmp_path / "state")
+    log, checkpoints = tmp_path / "state/audit.jsonl", tmp_path / "state/checkpoints.jsonl"
+    lines = log.read_bytes().splitlines(keepends=True)
+    log.write_bytes(b"".join(lines[:2]))
+    ours = audit_state.examine([log], None, checkpoints=[checkpoints])
+    files = [str(path) for path in tmp_path.glob("state/audit.jsonl*")]
+    theirs = standalone.verify(files, standalone.read_checkpoints(checkpoints.read_bytes())[0])["bad"]
+    assert (ours.bad_file, ours.bad_line, ours.report.bad.reason) == (log, 3, "cut")
+    assert (theirs["file"], theirs["line"], theirs["reason"]) == (str(log), 3, "cut")
 
 
 def test_the_vectors_have_every_reason_and_are_many():
