@@ -96,23 +96,29 @@ def write(target: Path, manifest: Manifest, paths: dict[str, Path]) -> None:
 
     Errors: ``FileExistsError``; ``OSError``.
     """
-    half = target.with_name(f".{target.name}.{os.getpid()}.half")
+    with _new(target) as (_, file), tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
+        text = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
+        tar.addfile(_entry(MANIFEST, len(text)), io.BytesIO(text))
+        for one in manifest.members:
+            with paths[one.name].open("rb") as content:
+                tar.addfile(_entry(one.name, one.size), content)
+
+
+@contextmanager
+def _new(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
+    """Open a file that comes to its place when the block ends well; yield where it is until then, and the file."""
+    half = path.with_name(f".{path.name}.{os.getpid()}.half")
     fd = os.open(half, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:
-            with tarfile.open(fileobj=file, mode="w", format=tarfile.PAX_FORMAT) as tar:
-                text = msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n"
-                tar.addfile(_entry(MANIFEST, len(text)), io.BytesIO(text))
-                for one in manifest.members:
-                    with paths[one.name].open("rb") as content:
-                        tar.addfile(_entry(one.name, one.size), content)
+            yield half, file
             file.flush()
             os.fsync(file.fileno())
         # A link, not a rename: it fails where something is.
-        target.hardlink_to(half)
+        path.hardlink_to(half)
     finally:
         half.unlink()
-    sync_directory(target.absolute().parent)
+    sync_directory(path.absolute().parent)
 
 
 def _entry(name: str, size: int) -> tarfile.TarInfo:
@@ -139,16 +145,15 @@ class Backup:
         return ConfigurationError([Fault(str(self.source), what, "take another backup; this one is not restored")])
 
     def extract(self, name: str, to: Path) -> None:
-        """Write a member to a new file, and hold it against its digest. Errors: ``ConfigurationError``."""
-        known = next(one for one in self.manifest.members if one.name == name)
-        fd = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with os.fdopen(fd, "wb") as target:
+        """Write a member to a new file, once it is held against its digest: whole or not at all.
+
+        Errors: ``ConfigurationError``; ``FileExistsError``.
+        """
+        with _new(to) as (half, target):
             for chunk in self._chunks(name):
                 target.write(chunk)
             target.flush()
-            os.fsync(target.fileno())
-        with to.open("rb") as written:
-            if digest(written) != (known.size, known.sha256):
+            if not self.same(name, half):
                 raise self.bad(f"member {name} is not what the manifest says")
 
     def same(self, name: str, path: Path) -> bool:

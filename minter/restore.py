@@ -134,7 +134,7 @@ def _restore(found: Backup, order: Order, stage: Path, there: Sequence[Path], cl
     failpoints.reached("restore.log-placed")
     for name, place in _configuration(order):
         if name in found.names():
-            _configure(found, name, place, done)
+            _configure(found, stage / name, place, done)
     done.written.append(_put(stage / backup_file.STATE, state))
     failpoints.reached("restore.state-placed")
     mark(state).unlink()
@@ -144,8 +144,7 @@ def _restore(found: Backup, order: Order, stage: Path, there: Sequence[Path], cl
 
 def _unpack(found: Backup, stage: Path) -> Contents:
     for name in found.names():
-        if name == backup_file.STATE or name.startswith("audit/"):
-            found.extract(name, stage / name if name == backup_file.STATE else backup_log.copy_of(stage, name))
+        found.extract(name, backup_log.copy_of(stage, name) if name.startswith("audit/") else stage / name)
     contents = backup.read(stage / backup_file.STATE)
     if (contents.installation, contents.schema) != (found.manifest.installation, found.manifest.schema):
         raise found.bad("its state is not the one that its manifest describes")
@@ -225,16 +224,13 @@ def _configuration(order: Order) -> Iterator[tuple[str, Path]]:
     yield from zip(backup_file.CONFIGURATION, places, strict=True)
 
 
-def _configure(found: Backup, name: str, place: Path, done: Restored) -> None:
+def _configure(found: Backup, copy: Path, place: Path, done: Restored) -> None:
     if os.path.lexists(place):
-        if not found.same(name, place):
+        if not found.same(copy.name, place):
             done.kept.append(place)
         return
-    place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    found.extract(name, place)
-    place.chmod(_MODES[name])
-    sync_directory(place.parent)
-    done.written.append(place)
+    done.written.append(_put(copy, place))
+    place.chmod(_MODES[copy.name])
 
 
 def _put(path: Path, to: Path) -> Path:
