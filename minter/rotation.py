@@ -30,7 +30,7 @@ import structlog
 from config.clock import Clock, rfc3339
 from config.problems import ProblemError
 from config.secret import Secret
-from config.settings import SEALING_KEY
+from config.settings import AUDIT_SIGNER, SEALING_KEY
 from minter import compromise, failpoints, inline_keys, key_rows
 from minter.custody import Custody, Store
 from minter.held import is_sendable
@@ -48,6 +48,8 @@ Step = Literal["start", "finish", "abort", "status"]
 MAX_OVERLAP_S: Final = 366 * 86400.0
 #: An issuer that failed is asked again after so long at the earliest.
 ASK_AGAIN_S: Final = 60.0
+#: Why a compromised key may have no successor: its old version stays in use, and that is said.
+_NO_SUCCESSOR: Final = ("body-malformed", "issuer-failed", "secret-unavailable", "rotation-unsupported")
 
 _log = structlog.get_logger()
 
@@ -273,10 +275,13 @@ class Rotation:
                 await self._steps.give_up(versions.prepared, "compromised", uid=terms.uid)
                 versions = await self._steps.versions(alias)
             await self._start(alias, versions, value, terms)
-        except ProblemError:
+        except ProblemError as error:
             # No new one: what was made with the old one ends all the same.
             for old in range(1, versions.highest + 1):
                 await self._end_leases(alias, old, "key-compromised")
+            if error.code in _NO_SUCCESSOR:
+                detail = f"{error.detail}; {self._still_used(alias)}"
+                raise ProblemError(error.code, detail, retry_after=error.retry_after, **error.members) from None
             raise
         now = await self._steps.versions(alias)
         for old in range(1, now.active.version if now.active else now.highest):
@@ -285,6 +290,12 @@ class Rotation:
             # One that cannot be deleted now is out of use and says so: the answer has what is left to a person.
             with contextlib.suppress(ProblemError):
                 await self._steps.destroy(row, "compromised", uid=terms.uid)
+
+    def _still_used(self, alias: str) -> str:
+        told = "what was made with it has ended; until it has a new version, the old one stays in use"
+        if inline_keys.is_inline(alias) or alias == AUDIT_SIGNER:
+            return told
+        return f"{told} (minter keys retire {alias} ends that)"
 
     def _makes(self, alias: str) -> bool:
         return self._steps.use(alias) != "static" or self._roots.offers(alias)

@@ -72,7 +72,7 @@ def describe(
     elif use == "checkpoints":
         steps = _signer_steps(versions, now)
     else:
-        steps = _static_steps(versions, overlap_s, now, by_issuer=value_from == "issuer")
+        steps = _static_steps(versions, overlap_s, now, by_issuer=value_from == "issuer", at_once=at_once)
     coming = next((step for step in steps if not step["done"]), None) if versions.state != "idle" or dry_run else None
     return {
         "alias": alias,
@@ -110,10 +110,15 @@ def _signing_steps(versions: Versions, cache_s: float, now: float, *, at_once: b
         _step(
             "publish",
             published_at,
-            _PUBLISH_SHARED if versions.active and versions.active.algorithm == "HS256" else _PUBLISH,
+            _published(versions, at_once=at_once),
             done=versions.state == "published" or activated,
         ),
-        _step("activate", ready_at, "sign with it; the old key goes on verifying", done=activated),
+        _step(
+            "activate",
+            ready_at,
+            "sign with it; the old key verifies no more" if at_once else "sign with it; the old key goes on verifying",
+            done=activated,
+        ),
         _step(
             "retire",
             old[0].retire_at if activated else (now if at_once else None),
@@ -123,6 +128,16 @@ def _signing_steps(versions: Versions, cache_s: float, now: float, *, at_once: b
             done=False,
         ),
     ]
+
+
+def _published(versions: Versions, *, at_once: bool) -> str:
+    if versions.active and versions.active.algorithm == "HS256":
+        return (
+            "nobody is waited for: give verifiers the new secret at once; its source has it"
+            if at_once
+            else _PUBLISH_SHARED
+        )
+    return "list its public key; nobody is waited for" if at_once else _PUBLISH
 
 
 def _signer_steps(versions: Versions, now: float) -> list[dict[str, Any]]:
@@ -135,7 +150,9 @@ def _signer_steps(versions: Versions, now: float) -> list[dict[str, Any]]:
     ]
 
 
-def _static_steps(versions: Versions, overlap_s: float, now: float, *, by_issuer: bool) -> list[dict[str, Any]]:
+def _static_steps(
+    versions: Versions, overlap_s: float, now: float, *, by_issuer: bool, at_once: bool
+) -> list[dict[str, Any]]:
     new, old = versions.prepared, versions.retiring
     activated = bool(old) and new is None
     of_issuer = [
@@ -146,13 +163,23 @@ def _static_steps(versions: Versions, overlap_s: float, now: float, *, by_issuer
         *(of_issuer if by_issuer else []),
         _step("prepare", now, "keep the new value in its source and read it back", done=bool(new) or activated),
         *(prove if by_issuer else []),
-        _step("activate", now, "lend the new value; what was lent of the old one goes on", done=activated),
+        _step(
+            "activate",
+            now,
+            "lend the new value, and the old one no more"
+            if at_once
+            else "lend the new value; what was lent of the old one goes on",
+            done=activated,
+        ),
         _step(
             "retire",
             old[0].retire_at if activated else now + overlap_s,
-            "end what was lent of the old value, delete it at the issuer and from its source (at once with --finish)"
-            if by_issuer
-            else "end what was lent of the old value and delete it from its source (at once with --finish)",
+            (
+                "end what was lent of the old value, delete it at the issuer and from its source"
+                if by_issuer
+                else "end what was lent of the old value and delete it from its source"
+            )
+            + ("" if at_once else " (at once with --finish)"),
             done=False,
         ),
     ]

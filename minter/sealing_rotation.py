@@ -258,7 +258,12 @@ class SealingRotation:
             return versions, resealing.left(connection), sealed, _holders(connection), names
 
         versions, left, sealed, holders, names = await self._store.read(query)
-        steps = _steps(versions, now, overlap_s, left=left, moving=self._keys.moving)
+        if versions.state == "idle" and dry_run:
+            # Nothing waits for another data key yet; a rotation makes one, and all that is sealed moves to it.
+            left = sealed + len(names)
+        steps = _steps(
+            versions, now, 0.0 if compromised else overlap_s, left=left, moving=self._keys.moving, at_once=compromised
+        )
         coming = (
             next((step for step in steps if not step["done"]), None) if versions.state != "idle" or dry_run else None
         )
@@ -306,7 +311,9 @@ def _holders(connection: Connection) -> list[key_rows.User]:
     return [key_rows.User(*row) for row in rows]
 
 
-def _steps(versions: Versions, now: float, overlap_s: float, *, left: int, moving: bool) -> list[dict[str, Any]]:
+def _steps(
+    versions: Versions, now: float, overlap_s: float, *, left: int, moving: bool, at_once: bool
+) -> list[dict[str, Any]]:
     new, old = versions.prepared, versions.retiring
     activated = bool(old) and new is None
     moved = activated and not moving
@@ -327,5 +334,12 @@ def _steps(versions: Versions, now: float, overlap_s: float, *, left: int, movin
             done=activated,
         ),
         step("move", f"seal what is there anew with the new data key ({left} left)", done=moved),
-        step("retire", "delete the old key from its source (at once with --finish)", done=False, at=retire_at),
+        step(
+            "retire",
+            "end every live lease and delete the old key from its source"
+            if at_once
+            else "delete the old key from its source (at once with --finish)",
+            done=False,
+            at=now if at_once else retire_at,
+        ),
     ]

@@ -9,6 +9,7 @@ import threading
 import pytest
 from cryptography.exceptions import InvalidTag
 
+from config.clock import rfc3339
 from config.errors import ConfigurationError
 from config.problems import ProblemError
 from config.secret import Secret
@@ -243,6 +244,23 @@ async def test_a_new_data_key_that_the_log_was_not_told_of_is_used_and_nothing_s
     assert [await value_of(vault, one) for one in (lease_id, late)] == [CANARY] * 2
 
 
+async def test_a_day_that_ends_while_the_sealing_key_cannot_be_had_goes_on_with_the_old_data_key(vault):
+    await vault.start()
+    lease_id = await seal_a_lease(vault)
+    away = sealing_file(vault).rename(sealing_file(vault).with_suffix(".away"))
+    vault.clock.advance(USED_S)
+    turning = rotation(vault)
+    with pytest.raises(ProblemError) as refused:
+        await turning.tick(vault.clock.now())
+    assert refused.value.code == "secret-unavailable"
+    assert vault.custody.data_keys.sealer.current == 1
+    assert await value_of(vault, lease_id) == CANARY
+    away.rename(sealing_file(vault))
+    await turning.tick(vault.clock.now())
+    assert vault.custody.data_keys.sealer.current == 2
+    assert await value_of(vault, lease_id) == CANARY
+
+
 async def test_a_data_key_stays_while_a_value_of_it_is_left(vault, monkeypatch):
     monkeypatch.setattr("minter.data_keys.BATCH", 2)
     await vault.start()
@@ -349,6 +367,18 @@ async def test_a_second_rotation_while_values_move_is_a_conflict(vault, monkeypa
     assert refused.value.code == "rotation-running"
     await turning.request("finish")
     assert (await turning.request("start"))["active_version"] == 3
+
+
+@pytest.mark.parametrize("compromised", [False, True])
+async def test_the_plan_says_how_much_is_to_be_sealed_anew_and_how_long_the_old_key_is_kept(vault, clock, compromised):
+    await vault.start()
+    await seal_a_lease(vault)
+    plan = await rotation(vault).request("start", dry_run=True, compromised=compromised, overlap_s=600.0)
+    *_, move, retire = plan["steps"]
+    assert f"({plan['sealed_values']} left)" in move["does"]
+    assert plan["sealed_values"] > 0
+    assert retire["at"] == rfc3339(clock.now() + (0.0 if compromised else 600.0))
+    assert ("--finish" in retire["does"]) is not compromised
 
 
 async def test_a_dry_run_changes_nothing(vault):

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from config.clock import rfc3339
 from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import AUDIT_SIGNER
@@ -439,6 +440,20 @@ async def test_a_dry_run_of_a_compromise_asks_nobody_and_changes_nothing(vault, 
     plan = await turning().request("root", "start", compromised=True, dry_run=True)
     assert plan["to_do"]
     assert (vault.everything_written(), issuer.seen) == (before, [])
+
+
+@pytest.mark.parametrize("alias", ["root", "plain", "signer", AUDIT_SIGNER])
+async def test_the_plan_of_a_compromise_keeps_nothing_of_the_old_version(turning, alias, clock):
+    plan = await turning().request(alias, "start", compromised=True, dry_run=True)
+    told = " ".join(step["does"] for step in plan["steps"])
+    assert not [kept for kept in ("goes on", "--finish", "beside", "has ended") if kept in told]
+    assert {step["at"] for step in plan["steps"]} == {rfc3339(clock.now())}
+
+
+async def test_who_reports_a_compromise_without_a_new_value_is_told_what_ended_and_what_is_still_lent(turning):
+    detail = await refused(turning().request("plain", "start", compromised=True), "body-malformed")
+    assert "what was made with it has ended" in detail
+    assert "minter keys retire plain" in detail
 
 
 # --- a root that is retired ---
