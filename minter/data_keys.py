@@ -23,6 +23,7 @@ from typing import Final, Protocol, TypeVar
 
 from config.clock import Clock
 from config.errors import ConfigurationError, Fault
+from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import SEALING_KEY, KeySettings
 from minter import failpoints, key_rows, resealing, sealed_values
@@ -156,7 +157,10 @@ class DataKeys:
     # --- while it runs ---
 
     async def tick(self, store: Store, now: float) -> None:
-        """Take a new data key when the current one has sealed for a day; move values off old ones, then drop them."""
+        """Take a new data key when the current one has sealed for a day; move values off old ones, then drop them.
+
+        Errors: ``secret-unavailable`` while the sealing key cannot be had: the current data key goes on sealing.
+        """
         if not self.unsure and not self._old and 0 <= now - self._renewed_at < USED_S:
             return
         rows = await store.read(data_keys)
@@ -166,10 +170,11 @@ class DataKeys:
             # Its row is gone, and nobody was told: the log did not take that line.
             self.sealer.drop(number)
         self._renewed_at, self._old = active.created_at, {row.number for row in rows if row.phase == "old"}
-        if not 0 <= now - active.created_at < USED_S:
-            sealing = await asyncio.to_thread(self.read, active.sealing_version)
-            await self.renew(store, sealing, now)
+        # Before a new one is taken: what is old is moved whether the sealing key can be had or not.
         await self.move(store)
+        if not 0 <= now - active.created_at < USED_S:
+            await self.renew(store, await self._sealing_key(active.sealing_version), now)
+            await self.move(store)
 
     async def renew(self, store: Store, sealing: SealingKey, now: float) -> None:
         """Seal with a new data key from now on."""
@@ -194,9 +199,19 @@ class DataKeys:
     async def _follow(self, active: DataKey) -> None:
         """Seal with the data key that the state calls active, whether anybody was told of it or not."""
         if active.number != self.sealer.current:
-            sealing = await asyncio.to_thread(self.read, active.sealing_version)
-            self.taken_over(active.number, _unwrapped(active, sealing), active.created_at)
+            sealing = await self._sealing_key(active.sealing_version)
+            try:
+                key = _unwrapped(active, sealing)
+            except SealError as error:
+                raise ProblemError("secret-unavailable", f"data key {active.number}: {error}") from None
+            self.taken_over(active.number, key, active.created_at)
         self.unsure = False
+
+    async def _sealing_key(self, version: int) -> SealingKey:
+        try:
+            return await asyncio.to_thread(self.read, version)
+        except SourceError as error:
+            raise ProblemError("secret-unavailable", f"the source of {SEALING_KEY} {error.what}") from None
 
     async def move(self, store: Store) -> None:
         """Seal one batch of what old data keys sealed with the current one; drop a key that has none left."""
