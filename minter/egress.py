@@ -7,7 +7,9 @@ resolves to is checked, and a checked one is dialled.
 
 from __future__ import annotations
 
+import functools
 import re
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
@@ -21,6 +23,7 @@ from config import addresses
 from config.origin import parse_origin
 from config.problems import ProblemError
 from config.secret import Secret
+from config.tls import client_context
 
 #: An answer larger than this is a fault; audit and lease lists are read in pages far below it.
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
@@ -124,7 +127,7 @@ async def call(
     try:
         async with (
             aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(resolver=resolver, force_close=True),
+                connector=aiohttp.TCPConnector(resolver=resolver, force_close=True, ssl=_trust(origin)),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 skip_auto_headers=("User-Agent", "Accept-Encoding"),
                 trust_env=False,
@@ -161,6 +164,16 @@ def _resolver(origin: str) -> AbstractResolver:
     except (ValueError, ProblemError):
         raise EgressError("the issuer's address is none that may be called", unsent=True) from None
     return _Checked(loopback=loopback)
+
+
+def _trust(origin: str) -> ssl.SSLContext | bool:
+    return _authorities() if origin.startswith("https:") else True
+
+
+@functools.cache
+def _authorities() -> ssl.SSLContext:
+    # Once: it takes some milliseconds.
+    return client_context()
 
 
 def _retry_after(text: str) -> float | None:

@@ -61,6 +61,7 @@ REVEALS = {
 #: command lines that is the same.
 CONFIG_IO = {
     "config/load.py",
+    "config/tls.py",  # the system's certificate authorities
     "config/server.py",
     "config/http_server.py",
     "config/http_protocol.py",

@@ -11,10 +11,12 @@ import trustme
 from aiohttp.abc import AbstractResolver
 
 from broker import egress as egress_module
-from broker.egress import CheckedResolver, Egress, MinterTransport, client_context
+from broker.egress import CheckedResolver, Egress, MinterTransport
+from config import tls
 from config.errors import ConfigurationError
 from config.problems import ProblemError
 from config.settings import TlsSettings, UpstreamSettings
+from config.tls import client_context
 from tests.worlds.recording import recording
 
 
@@ -206,8 +208,8 @@ def test_a_client_context_verifies_chain_and_name_from_tls_1_2_on(tmp_path):
 
 async def test_a_system_without_authorities_calls_no_https_origin(ca, names, monkeypatch):
     nothing = ssl.get_default_verify_paths()._replace(openssl_cafile="/none", openssl_capath="/none")
-    monkeypatch.setattr(egress_module.ssl, "get_default_verify_paths", lambda: nothing)
-    monkeypatch.setattr(egress_module, "_BUNDLES", ())
+    monkeypatch.setattr(tls.ssl, "get_default_verify_paths", lambda: nothing)
+    monkeypatch.setattr(tls, "_BUNDLES", ())
     names.answers["localhost"] = [["127.0.0.1"]]
     async with recording(server_side(ca, "localhost")) as api:
         egress = Egress(UpstreamSettings(), resolver=names)

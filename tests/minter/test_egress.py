@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
 import socket
+import ssl
+import subprocess
+import sys
 
 import pytest
+import trustme
 
 from config.secret import Secret
 from minter import egress
@@ -49,6 +55,41 @@ async def test_a_proxy_named_in_the_environment_is_not_asked(issuer, monkeypatch
             monkeypatch.setenv(name, proxy.origin)
         assert (await egress.call(issuer.origin, "GET", "/tokens")).status == 200
         assert proxy.received == []
+
+
+#: A process of its own: aiohttp reads the environment once, as it is imported.
+CALLS = """
+import asyncio, sys
+from minter import egress
+try:
+    print(asyncio.run(egress.call(sys.argv[1], "GET", "/tokens")).status)
+except egress.EgressError as error:
+    print(error.reason)
+"""
+
+
+async def test_no_trust_file_and_no_key_log_is_taken_from_the_environment(tmp_path):
+    ca, seen, keys = trustme.CA(), [], tmp_path / "keys.log"
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    environ = {**os.environ, "SSL_CERT_FILE": str(tmp_path / "ca.pem"), "SSLKEYLOGFILE": str(keys)}
+    theirs = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    ca.issue_cert("localhost").configure_cert(theirs)
+
+    async def answer(reader, writer):
+        seen.append(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+        writer.close()
+
+    async with await asyncio.start_server(answer, "127.0.0.1", 0, ssl=theirs) as server:
+        origin = f"https://localhost:{server.sockets[0].getsockname()[1]}"
+        calling = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", CALLS, origin), env=environ, stdout=subprocess.PIPE
+        )
+        said, _ = await calling.communicate()
+    assert said == b"no connection (ClientConnectorCertificateError)\n"
+    assert seen == []
+    # aiohttp begins the file as it is imported; nothing of this connection is in it.
+    assert "SECRET" not in keys.read_text()
 
 
 @pytest.mark.parametrize(
