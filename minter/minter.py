@@ -357,7 +357,7 @@ class Minter:
         if self.quarantine.since is not None:
             return None
         await self.quarantine.tick()
-        await self.reloader.follow_brokers()
+        await self.reloader.follow_brokers(wait=False)
         next_at = await self.endings.sweep()
         await self.store.write(self.custody.flush)
         await self.audit_calls.keep_checkpoint()

@@ -180,11 +180,14 @@ class Reloader:
             _log.info("reloaded", grants=found.policy.grants.digest, profiles=len(found.policy.grants.profiles))
             return ()
 
-    async def follow_brokers(self) -> None:
+    async def follow_brokers(self, *, wait: bool = True) -> None:
         """Go by the brokers file alone when it was replaced, as every change of a broker's token does it.
 
-        A file that does not load is told of once, and the brokers stay as they were.
+        A file that does not load is told of once, and the brokers stay as they were. Without ``wait``, while a reload
+        runs, it is left to the next call: a reload may wait for a keyring.
         """
+        if not wait and self._alone.locked():
+            return
         async with self._alone:
             stamp = _stamp(Path(self._settings.brokers))
             if stamp == self._seen and not self._unended:

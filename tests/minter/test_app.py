@@ -121,6 +121,17 @@ async def test_a_brokers_file_that_was_replaced_is_gone_by_without_a_reload(serv
     assert codes(world).count("brokers.read") == 2
 
 
+async def test_a_reload_that_waits_for_a_keyring_holds_up_no_sweep(served):
+    world = served.world
+    await served.lease(profile="jwt")
+    world.write_brokers(b2={})
+    async with world.minter.reloader._alone:
+        await asyncio.wait_for(world.minter.expiry.tick(), 5)
+    assert codes(world).count("brokers.read") == 0
+    await world.minter.expiry.tick()
+    assert codes(world).count("brokers.read") == 1
+
+
 async def test_a_brokers_file_that_does_not_load_leaves_the_brokers_as_they_were(served):
     (served.world.folder / "brokers.json").write_text("{")
     for _ in range(2):
