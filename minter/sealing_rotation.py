@@ -255,7 +255,9 @@ class SealingRotation:
                 {name for name, _ in sealed_values.names(connection) if not name.startswith("installation/")}
             )
             sealed = connection.exec_driver_sql("SELECT count(*) FROM leases WHERE data_key IS NOT NULL").scalar_one()
-            return versions, resealing.left(connection), sealed, _holders(connection), names
+            # A pass through all that is lent, while writes wait: not for whoever only looks how far it is.
+            holders = _holders(connection) if compromised else []
+            return versions, resealing.left(connection), sealed, holders, names
 
         versions, left, sealed, holders, names = await self._store.read(query)
         if versions.state == "idle" and dry_run:
@@ -267,7 +269,6 @@ class SealingRotation:
         coming = (
             next((step for step in steps if not step["done"]), None) if versions.state != "idle" or dry_run else None
         )
-        affected = holders if compromised else []
         return {
             "alias": SEALING_KEY,
             "use": "sealing",
@@ -282,10 +283,10 @@ class SealingRotation:
             "sealed_values": sealed + len(names),
             "left": left,
             "affected": {
-                "leases": sum(user.leases for user in affected),
-                "runs": sorted({user.run_id for user in affected})[:_NAMED],
-                "callers": sorted({user.caller for user in affected}),
-                "brokers": sorted({user.broker for user in affected}),
+                "leases": sum(user.leases for user in holders),
+                "runs": sorted({user.run_id for user in holders})[:_NAMED],
+                "callers": sorted({user.caller for user in holders}),
+                "brokers": sorted({user.broker for user in holders}),
             },
             "to_do": _to_do(names) if compromised else [_BACKUPS] if versions.retiring or dry_run else [],
         }
