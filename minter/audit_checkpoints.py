@@ -24,6 +24,7 @@ import structlog
 
 from config.clock import Clock
 from config.errors import ConfigurationError, Fault
+from config.load import sync_directory
 from config.settings import AuditSettings
 from minter import failpoints
 from minter.audit_checkpoint import Checkpoint, CheckpointError, parse, sign
@@ -78,7 +79,7 @@ class Checkpoints:
         previous: Callable[[str], SigningKey | None] = lambda _kid: None,
         syslog: str = "",
     ) -> None:
-        """Begin. Errors: ``ConfigurationError`` when the file of checkpoints is unsafe or cannot be opened."""
+        """Begin. Errors: ``ConfigurationError`` when the file of checkpoints is a link or cannot be opened."""
         self.path = file_of(settings, log)
         self._settings = settings
         self._installation = installation
@@ -232,10 +233,14 @@ class Checkpoints:
 def _open(path: Path) -> int:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        return os.open(path, _FLAGS, 0o600)
+        new = not path.exists()
+        fd = os.open(path, _FLAGS, 0o600)
+        if new:
+            sync_directory(path.parent)
     except OSError as error:
         what = f"the file cannot be opened ({name_of_error(error)})"
         raise ConfigurationError([Fault("audit_log.checkpoint_file", what)]) from None
+    return fd
 
 
 def _last_in(path: Path) -> Checkpoint | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import os
 import secrets
 import sqlite3
 from collections.abc import Callable, Sequence
@@ -399,5 +400,6 @@ def _wipe_journal(path: Path) -> None:
                 with journal.open("r+b") as file:
                     file.write(b"\0" * size)
                     file.flush()
+                    os.fsync(file.fileno())
         finally:
             database.execute("ROLLBACK")

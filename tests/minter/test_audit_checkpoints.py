@@ -11,7 +11,7 @@ import pytest
 from config.clock import FakeClock
 from config.errors import ConfigurationError
 from config.settings import AuditSettings
-from minter import failpoints, signing
+from minter import audit_checkpoints, failpoints, signing
 from minter.audit import AuditLog
 from minter.audit_checkpoint import DOMAIN, CheckpointError, parse, parse_all, sign
 from minter.audit_checkpoints import Checkpoints, NoCheckpointError
@@ -212,6 +212,15 @@ def test_a_checkpoint_is_synced_before_it_counts(world, monkeypatch):
     assert synced == [(world.checkpoints._fd, before)]
     monkeypatch.undo()
     world.log.close()
+
+
+def test_the_name_of_a_new_file_of_checkpoints_is_durable(world, tmp_path, monkeypatch):
+    synced = []
+    monkeypatch.setattr(audit_checkpoints, "sync_directory", synced.append)
+    world.open()
+    assert synced == [tmp_path]
+    world.restart()
+    assert synced == [tmp_path]
 
 
 def test_a_file_of_checkpoints_that_was_moved_away_is_begun_anew(world, tmp_path):
