@@ -29,7 +29,7 @@ from minter.audit_events import Event, Value
 from minter.custody import Custody, Store
 from minter.held import Held, key_event, version_row
 from minter.key_rows import KeyRow, VersionRow
-from minter.sources import MissingError, SourceError, kind_of
+from minter.sources import MissingError, SourceError, check_text, kind_of
 from minter.store import Connection, committed
 
 #: Sources that give a value once: the key would be gone after a restart.
@@ -61,9 +61,10 @@ class KeyMaking:
         if value is not None:
             try:
                 # Before anything is written: what is no key of that algorithm is kept nowhere.
+                check_text(value)
                 self._custody.reader.take_as(settings, value, 1)
             except SourceError as error:
-                raise ProblemError("body-malformed", f"the value {error.what}") from None
+                raise ProblemError("body-malformed", f"the value {error.told()}") from None
         settings = settings.anchored(Path(self._custody.settings.grants).parent)
         async with self._alone:
             self._unsure = True

@@ -39,7 +39,7 @@ from minter.key_rows import VersionRow
 from minter.rotation_plan import ValueFrom, Versions, describe
 from minter.rotation_steps import DESTROY_FAILED, NOT_ACCEPTED, EndLeases, Steps
 from minter.sealing_rotation import SealingRotation
-from minter.sources import SourceError
+from minter.sources import SourceError, check_text
 from minter.store import Connection
 
 Step = Literal["start", "finish", "abort", "status"]
@@ -387,6 +387,10 @@ class Rotation:
         value = Secret(value.reveal().removesuffix("\n").removesuffix("\r"))
         if not len(value):
             raise ProblemError("body-malformed", "the new value is empty")
+        try:
+            check_text(value)
+        except SourceError as error:
+            raise ProblemError("body-malformed", f"the new value {error.told()}") from None
         if self._custody.is_lent(alias) and not is_sendable(value):
             raise ProblemError(
                 "body-malformed", "the new value is not one line of printable ASCII: no call can carry it"

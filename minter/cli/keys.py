@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
@@ -37,6 +37,7 @@ SecondCopy = Annotated[str, typer.Option("--second-copy", help="Where another co
 Origin = Annotated[
     list[str] | None, typer.Option("--origin", help="Where it may go; repeatable; default: where it is first used.")
 ]
+_ALGORITHMS: Final = ("EdDSA", "ES256", "RS256", "HS256")
 #: What show prints as tables, or the report alone.
 _TABLES = frozenset({"versions", "who_did", "who_may"})
 Every = Annotated[str | None, typer.Option("--rotate-every", help="Its period, such as 90d.")]
@@ -61,6 +62,7 @@ def create(
     It is in force at once and after a restart, without a line in minter.toml; grants name it by "key". A static key is
     issued by somebody else: minter keys import.
     """
+    _expect("--algorithm", algorithm, _ALGORITHMS)
     words = {"owner": owner, "purpose": purpose, "second_copy": second_copy}
     said: dict[str, Any] = {"use": "signing", "algorithm": algorithm, "source": source or f"sealed:{alias}", **words}
     said |= {"origins": origin or [], "rotate_every": _period(rotate_every)}
@@ -103,6 +105,8 @@ def import_(
         raise CommandError(ExitCode.USAGE, "give one of --from-file, --from and --in-place")
     if in_place and source is None:
         raise CommandError(ExitCode.USAGE, "--in-place needs --source REF")
+    _expect("--use", use, ("static", "signing"))
+    _expect("--algorithm", algorithm, _ALGORITHMS)
     words = {"owner": owner, "purpose": purpose, "second_copy": second_copy}
     said: dict[str, Any] = {"use": use, "algorithm": algorithm, "source": source or f"sealed:{alias}", **words}
     said |= {"origins": origin or [], "rotate_every": _period(rotate_every)}
@@ -276,6 +280,11 @@ def active(key: Mapping[str, Any]) -> str:
 
 def _client(config: Path) -> AdminClient:
     return AdminClient(options.settings(config))
+
+
+def _expect(option: str, given: str, known: tuple[str, ...]) -> None:
+    if given not in known:
+        raise CommandError(ExitCode.USAGE, f"{option}: expected {', '.join(known[:-1])} or {known[-1]}")
 
 
 def _period(text: str | None) -> float | None:

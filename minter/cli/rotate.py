@@ -22,6 +22,8 @@ app = commands.group("Rotate a custody key.")
 
 #: How often a rotation that is waited for is looked at.
 _LOOK_S: Final = 1.0
+#: How many of the runs that it touches a dry run names on a terminal.
+_RUNS_SHOWN: Final = 20
 
 
 @app.command()
@@ -85,9 +87,11 @@ def rotate(
     if compromised and step in ("finish", "abort"):
         raise CommandError(ExitCode.USAGE, f"--compromised and --{step} exclude each other")
     if rotate_tokens.is_token(alias):
-        if step != "start" or force or json:
+        if step != "start" or force:
             raise CommandError(ExitCode.USAGE, "a token is rotated with --overlap, --compromised and --dry-run alone")
-        terms = rotate_tokens.Terms(overlap=overlap, compromised=compromised, dry_run=dry_run)
+        if json and not dry_run:
+            raise CommandError(ExitCode.USAGE, "the new token is printed alone: --json goes with --dry-run")
+        terms = rotate_tokens.Terms(overlap=overlap, compromised=compromised, dry_run=dry_run, json=json)
         rotate_tokens.rotate(alias, file, terms, config)
         return
     if file is not None:
@@ -192,6 +196,10 @@ def _say(plan: Mapping[str, Any], step: str) -> None:
     if plan["dry_run"]:
         leases, runs = terminal.count(affected["leases"], "live lease"), terminal.count(len(affected["runs"]), "run")
         terminal.say(f"nothing was done; {leases} of {runs} made with the key that would retire")
+        for run in affected["runs"][:_RUNS_SHOWN]:
+            terminal.say(f"  {run}")
+        if (more := len(affected["runs"]) - _RUNS_SHOWN) > 0:
+            terminal.say(f"  and {more} more: see --json")
     elif step == "abort":
         terminal.say(f"the rotation was given up; version {plan['active_version']} stays in use")
     elif step != "status":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from config.clock import rfc3339
 from config.console import terminal, tokenedit
@@ -25,6 +25,7 @@ class Terms:
     overlap: str | None
     compromised: bool
     dry_run: bool
+    json: bool
 
 
 def is_token(alias: str) -> bool:
@@ -46,19 +47,43 @@ def rotate(alias: str, file: Path | None, terms: Terms, config: Path) -> None:
     if terms.dry_run:
         if not any(principal.id == id_ for principal in tokens.listed()):
             raise CommandError(ExitCode.USAGE, f"there is no {kind} {id_} in {tokens.path}")
-        terminal.table(
-            ("STEP", "WHEN", "WHAT"),
-            (
-                ("activate", rfc3339(now), f"put the digest of a new token into {tokens.path} and print the token"),
-                ("retire", ends, "the old one ends"),
-            ),
-        )
-        terminal.say("nothing was done")
+        does = f"put the digest of a new token into {tokens.path} and print the token"
+        retire = "the old one ends, and with it every live lease" if terms.compromised else "the old one ends"
+        steps = (("activate", rfc3339(now), does), ("retire", ends, retire))
+        _show_plan(alias, steps, _touched(kind, id_, config), json=terms.json)
         return
     terminal.out_secret(tokens.rotate(id_, now=now, overlap_s=overlap_s))
     terminal.say(f"{kind} {id_} has a new token in {tokens.path}; the old one ends at {ends}")
     if terms.compromised:
         _end_what_it_lent(kind, id_, config)
+
+
+def _touched(kind: str, id_: str, config: Path) -> list[dict[str, Any]] | None:
+    """Return the live leases that were asked for with the token; None when no minter can be asked."""
+    try:
+        client = AdminClient(options.settings(config))
+        leases: list[dict[str, Any]] = client.get("/v1/leases", **{kind: id_, "state": "active"})["leases"]
+    except CommandError as error:
+        terminal.say(f"whom it touches is not known: {error.what}")
+        return None
+    return leases
+
+
+def _show_plan(
+    alias: str, steps: tuple[tuple[str, str, str], ...], leases: list[dict[str, Any]] | None, *, json: bool
+) -> None:
+    affected: dict[str, Any] | None = None
+    if leases is not None:
+        affected = {"leases": len(leases), "runs": sorted({lease["run_id"] for lease in leases})}
+    if json:
+        plan = [{"step": step, "at": at, "does": does, "done": False} for step, at, does in steps]
+        terminal.out_json({"alias": alias, "use": "token", "dry_run": True, "steps": plan, "affected": affected})
+        return
+    terminal.table(("STEP", "WHEN", "WHAT"), steps)
+    terminal.say("nothing was done")
+    if affected is not None:
+        leases_, runs = terminal.count(affected["leases"], "live lease"), terminal.count(len(affected["runs"]), "run")
+        terminal.say(f"{leases_} of {runs} were asked for with it")
 
 
 def _end_what_it_lent(kind: str, id_: str, config: Path) -> None:

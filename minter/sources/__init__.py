@@ -43,6 +43,10 @@ class SourceError(Exception):
         self.hint = hint
         super().__init__(what)
 
+    def told(self) -> str:
+        """Return both in one."""
+        return f"{self.what} ({self.hint})" if self.hint else self.what
+
 
 class MissingError(SourceError):
     """There is nothing at the place."""
@@ -175,9 +179,9 @@ class Sources:
         text = _without_line_break(source.read(place).reveal())
         if not text:
             raise SourceError("is empty")
-        if len(text) > MAX_BYTES or "\0" in text:
-            raise SourceError("is not a secret", f"a text of at most {MAX_BYTES} bytes without NUL is")
-        return Secret(text)
+        value = Secret(text)
+        check_text(value)
+        return value
 
     def write(self, ref: str, value: Secret) -> None:
         """Put ``value`` at ``ref`` durably and read it back.
@@ -221,6 +225,13 @@ def versioned(ref: str, version: int) -> str:
 def kind_of(ref: str) -> str:
     """Return the source's name, which unlike the place may be logged."""
     return ref.partition(":")[0]
+
+
+def check_text(value: Secret) -> None:
+    """Raise :class:`SourceError` when ``value`` is no text that a source may give."""
+    text = value.reveal()
+    if len(text) > MAX_BYTES or "\0" in text:
+        raise SourceError("is not a secret", f"a text of at most {MAX_BYTES} bytes without NUL is")
 
 
 def classes(third_party: Sequence[str] = ()) -> dict[str, type[Source]]:

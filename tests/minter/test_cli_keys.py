@@ -186,6 +186,10 @@ def test_a_brokers_token_is_rotated_by_its_alias(service, console):
     dry = console("minter", "rotate", "broker:broker-2", "--dry-run")
     assert (dry.status, [row[0] for row in dry.rows]) == (0, ["activate", "retire"])
     assert "nothing was done" in dry.err
+    plan = console("minter", "rotate", "broker:broker-2", "--dry-run", "--json").json
+    assert (plan["alias"], plan["dry_run"]) == ("broker:broker-2", True)
+    assert [step["step"] for step in plan["steps"]] == ["activate", "retire"]
+    assert plan["affected"] == {"leases": 0, "runs": []}
     done = console("minter", "rotate", "broker:broker-2", "--overlap", "1h")
     assert done.status == 0
     assert digest(done.out.strip(), BROKER)
@@ -275,6 +279,36 @@ def test_on_a_terminal_a_rotation_of_the_sealing_key_is_waited_for_until_everyth
     plan = admin(service).post("/v1/keys/sealing-key/rotate", {"step": "status"})
     assert (plan["left"], plan["next_step"]) == (0, "retire")
     assert console("minter", "rotate", "sealing-key", "--finish").status == 0
+
+
+def test_a_dry_run_names_the_runs_that_it_touches(service, console):
+    run = service.open_run("api")
+    assert service.call(run, "GET", "/v1/items", profile="api").status == 200
+    assert f"  {run.run_id}\n" in console("minter", "rotate", "api", "--dry-run").err
+    dry = console("minter", "rotate", "broker:broker-1", "--dry-run", "--json").json
+    assert run.run_id in dry["affected"]["runs"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("create", "typo", "--algorithm", "FOO"), "--algorithm: expected EdDSA, ES256, RS256 or HS256"),
+        (("import", "typo", "--use", "foo"), "--use: expected static or signing"),
+    ],
+)
+def test_a_slip_in_the_command_is_said_in_its_own_words(console, arguments, told):
+    done = console("minter", "keys", *arguments, stdin="x")
+    assert (done.status, done.out) == (2, ""), done.err
+    assert told in done.err
+
+
+def test_a_value_that_no_place_keeps_is_refused_before_it_is_written(service, console):
+    long = "x" * 65_537
+    for arguments in (("keys", "import", "long"), ("rotate", "api")):
+        done = console("minter", *arguments, stdin=long)
+        assert (done.status, done.out) == (2, ""), done.err
+        assert "at most 65536 bytes" in done.err
+    assert "long" not in [one["alias"] for one in admin(service).get("/v1/custody")["keys"]]
 
 
 def test_a_compromised_key_is_replaced_at_once_and_what_is_left_to_do_is_said(service, console, api):
