@@ -6,13 +6,19 @@ problem+json with codes of ``config/problems.py``. A field that is not listed he
 
 from __future__ import annotations
 
-from typing import TypeVar
+import re
+from typing import Final, TypeVar
 
 import msgspec
 
 from config.problems import ProblemError
 
 T = TypeVar("T")
+
+_REPEATED: Final = re.compile(
+    r"\A(Invalid enum value|Object contains unknown field(?! `[a-z_]{1,32}`(?: |\Z))) .*?( - at `\$[^`]*`)?\Z",
+    re.DOTALL,
+)
 
 LEASES: str = "/v1/leases"
 WATCH: str = "/v1/leases/watch"
@@ -126,13 +132,24 @@ class RunRecord(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     trace_id: str | None = None
 
 
+def _told(text: str) -> str:
+    """Return what msgspec says without what it repeats: a value that is none of a list, a field that is no plain word.
+
+    >>> _told("Invalid enum value 'begin' - at `$.step`")
+    'Invalid enum value - at `$.step`'
+    >>> _told("Object contains unknown field `colour` - at `$.lamp`")
+    'Object contains unknown field `colour` - at `$.lamp`'
+    """
+    return _REPEATED.sub(r"\1\2", text)
+
+
 def decode(type_: type[T], body: bytes) -> T:
     """Decode a message strictly; a fault is 400 ``body-malformed`` and names the field, never a value."""
     try:
         return msgspec.json.decode(body, type=type_, strict=True)
     except msgspec.ValidationError as error:
-        # msgspec names types and the path; it never repeats the text it refused.
-        raise ProblemError("body-malformed", str(error)) from None
+        # msgspec names types and the path; what it repeats of the message stands in quotes of either kind.
+        raise ProblemError("body-malformed", _told(str(error))) from None
     except msgspec.DecodeError:
         raise ProblemError("body-malformed", "the body is not JSON") from None
     except RecursionError:
