@@ -58,6 +58,15 @@ def verify(folder: Path, *, installation: str, head: Head | None, checkpoints: S
     return verify_lines(lines, installation=installation, head=head, checkpoints=checkpoints)
 
 
+def known(folder: Path) -> list[Checkpoint]:
+    """Return the minter's own checkpoints that were copied into ``folder``. Errors: ``OSError``."""
+    path = copy_of(folder, backup_file.CHECKPOINTS)
+    if not path.exists():
+        return []
+    with path.open("rb") as file:
+        return audit_checkpoint.parse_all(file)[0]
+
+
 def read_checkpoints(path: Path) -> list[Checkpoint]:
     """Read checkpoints that were kept elsewhere. Errors: ``OSError``; ``CheckpointError`` for one that is none."""
     with path.open("rb") as file:

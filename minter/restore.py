@@ -155,23 +155,33 @@ def _unpack(found: Backup, stage: Path) -> Contents:
 
 
 def _verify(found: Backup, contents: Contents, order: Order, stage: Path) -> Head | None:
-    """Verify the log; return the last line that it is known to lack, when an operator accepted that."""
-    lost = None
-    report = _report(contents, order.checkpoints, stage)
-    if report.bad is not None and report.bad.reason == "cut" and report.head is not None:
-        end = report.head.seq
-        newest = max(order.checkpoints, key=lambda one: one.seq)
-        lost = Head(newest.seq, newest.hash)
-        # What the log does have must fit, and the state's own last line must be there, whatever is accepted.
-        rest = _report(contents, [one for one in order.checkpoints if one.seq <= end], stage)
-        if rest.bad is None and order.lost != lost.seq:
-            raise LogFaultError(report.bad, lost)
-        report = rest
+    """Verify the log; return the last line that it is known to lack, when an operator accepted that.
+
+    A checkpoint is believed by its signer, who may have been rotated since the log began: the backup's own checkpoints
+    say who came after whom. They judge nothing that the log lacks.
+    """
+    head = found.manifest.head
+    end = 0 if head is None else head.seq
+    within = [one for one in order.checkpoints if one.seq <= end]
+    if within:
+        within += [one for one in backup_log.known(stage) if one.seq <= end]
+    report = _report(contents, within, stage)
     if report.bad is not None:
         raise LogFaultError(report.bad)
-    head = found.manifest.head
     if report.head is None or head is None or (report.head.seq, report.head.hash) != (head.seq, head.hash):
         raise found.bad("its audit log does not end where its manifest says")
+    beyond = [one for one in order.checkpoints if one.seq > end]
+    if not beyond:
+        return None
+    if any(one.installation != contents.installation for one in beyond):
+        raise LogFaultError(
+            Bad(report.lines + 1, "a checkpoint belongs to another installation", "installation", end + 1)
+        )
+    newest = max(beyond, key=lambda one: one.seq)
+    lost = Head(newest.seq, newest.hash)
+    if order.lost != lost.seq:
+        why = f"the log ends at seq {end}; seq {lost.seq} was signed: it was cut"
+        raise LogFaultError(Bad(report.lines + 1, why, "cut", end + 1), lost)
     return lost
 
 

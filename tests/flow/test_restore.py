@@ -200,6 +200,20 @@ def test_a_rolled_back_log_is_found_by_a_checkpoint_that_was_kept_elsewhere(made
     assert (event["lost_seq"], event["lost_hash"]) == (signed["seq"], signed["hash"]) == (int(lost), signed["hash"])
 
 
+def test_a_checkpoint_that_was_kept_elsewhere_fits_a_backup_though_the_signer_was_rotated(made):
+    """Only its own checkpoints say who signed after whom; who signed since, only the lost lines do."""
+    for _ in range(2):
+        made.run("minter", "rotate", "audit-signer", "--compromised")
+    (made.root / "fits").write_bytes(made.run("minter", "audit", "checkpoint").stdout)
+    made.run("minter", "backup", "b.tar")
+    made.run("minter", "rotate", "audit-signer")
+    (made.root / "newer").write_bytes(made.run("minter", "audit", "checkpoint").stdout)
+    put_back(made, lose_everything(made))
+    done = made.run("minter", "restore", "b.tar", "--checkpoint", "newer", check=False)
+    assert (done.returncode, b"was cut" in done.stderr) == (7, True), done.stderr
+    made.run("minter", "restore", "b.tar", "--checkpoint", "fits")
+
+
 def test_what_a_backup_lacks_can_be_accepted_and_what_contradicts_a_checkpoint_cannot(made):
     """The log of another history, with good hashes of its own: only a signature that was kept shows it."""
     made.run("minter", "backup", "b.tar")
