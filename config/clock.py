@@ -13,7 +13,10 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
+
+#: In seconds since the epoch: from here on RFC 3339 has no instants.
+YEAR_10000: Final = 253_402_300_800
 
 
 class Clock(Protocol):

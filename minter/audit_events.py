@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
+from config.clock import YEAR_10000
+
 Value = str | int | float | bool | list[str] | None
 
 
@@ -86,8 +88,6 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "sink": ((str,), "which place of the audit log: first (its file) or second"),
     "behind_s": ((int, float), "seconds by which the wall clock stands behind the line before"),
 }
-
-_YEAR_10000: Final = 253_402_300_800
 
 _LEASE: Final = ("lease_id", "broker", "run_id", "caller", "profile", "kind", "trace_id")
 _ASKED: Final = ("params_digest", "origin", "grant_digest")
@@ -239,5 +239,5 @@ class Event:
             # Here, not when it is written: an event that cannot be written would stop the log for all others.
             if type(value) is float and not math.isfinite(value):
                 raise ValueError(f"event {self.code}: field {name!r} is not a finite number")
-            if name.endswith("_at") and not 0 <= value < _YEAR_10000:  # type: ignore[operator]
+            if name.endswith("_at") and not 0 <= value < YEAR_10000:  # type: ignore[operator]
                 raise ValueError(f"event {self.code}: field {name!r} is not an instant")

@@ -150,13 +150,15 @@ def delete(connection: Connection, id_: str) -> bool:
     return connection.exec_driver_sql("DELETE FROM leases WHERE id = ?", (id_,)).rowcount > 0
 
 
-def orphan_intents(connection: Connection, *, broker: str, run_id: str, profile: str) -> None:
-    """Mark intents of a key that nobody is working on any more: a credential of theirs may exist."""
+def orphan_intents(connection: Connection, *, broker: str, run_id: str, profile: str) -> list[LeaseRow]:
+    """Mark intents of a key that nobody is working on any more, and return them: a credential of theirs may exist."""
+    where, values = "broker = ? AND run_id = ? AND profile = ? AND state = 'intent'", (broker, run_id, profile)
+    found = rows_where(connection, where, values, 1)
     connection.exec_driver_sql(
-        "UPDATE leases SET state = 'orphan_suspect', end_reason = 'mint-failed' "
-        "WHERE broker = ? AND run_id = ? AND profile = ? AND state = 'intent'",
-        (broker, run_id, profile),
+        f"UPDATE leases SET state = 'orphan_suspect', end_reason = 'mint-failed' WHERE {where}",  # noqa: S608 - ours
+        values,
     )
+    return found
 
 
 def make_room(connection: Connection, id_: str) -> None:

@@ -12,7 +12,7 @@ from typing import Final
 import msgspec
 import structlog
 
-from config.clock import Clock, Deadline
+from config.clock import YEAR_10000, Clock, Deadline
 from config.contract import RunRecord
 from config.problems import ProblemError
 from minter import lease_rows
@@ -114,6 +114,9 @@ async def make(asked: Asked, row: LeaseRow, clock: Clock) -> Minted:
         # Nothing is waited for where nobody else is asked.
         async with asyncio.timeout(MINT_S) if not asked.kind.local else nullcontext():
             minted = await asked.kind.mint(request)
+        if minted.expires_at is not None and not minted.expires_at < YEAR_10000:
+            # No instant, or one that nothing can write: nobody knows of an end.
+            minted = dataclasses.replace(minted, expires_at=None)
     except ProblemError:
         raise
     except Exception as error:  # noqa: BLE001 - a plug-in's own; its text stays out
@@ -145,10 +148,11 @@ def intent(row: LeaseRow, replaced: Live | None) -> Write:
 
     def work(connection: Connection) -> tuple[None, list[Event]]:
         # One mint at a time for a key: an intent that is still there is of one whose outcome could not be written.
-        lease_rows.orphan_intents(connection, broker=row.broker, run_id=row.run_id, profile=row.profile)
+        left = lease_rows.orphan_intents(connection, broker=row.broker, run_id=row.run_id, profile=row.profile)
         _make_room(connection, replaced)
         lease_rows.insert(connection, row)
-        return None, [Event("lease.requested", asked(row)), Event("lease.intent", asked(row))]
+        orphaned = [Event("lease.orphaned", {**facts(one), "reason": "mint-failed"}) for one in left]
+        return None, [*orphaned, Event("lease.requested", asked(row)), Event("lease.intent", asked(row))]
 
     return work
 

@@ -36,6 +36,8 @@ _GONE: Final = (200, 204, 404, 410)
 _ACCEPTED: Final = 202
 _NEVER: Final = (400, 401, 403, 405, 422, 501)
 _UNAUTHORIZED: Final = 401
+#: However long an issuer asks for, it is asked again after a day.
+MAX_PAUSE_S: Final = 86400.0
 O = TypeVar("O", bound=msgspec.Struct)  # noqa: E741
 
 
@@ -83,9 +85,17 @@ class Ending:
 
 
 class RevocationError(Exception):
-    """A revocation that failed. ``permanent``: trying again cannot help. ``retry_after`` is in seconds."""
+    """A revocation that failed. ``permanent``: trying again cannot help. ``retry_after`` is in seconds.
+
+    A pause that is longer than :data:`MAX_PAUSE_S` is cut to it, and one that is none (NaN, below zero) is left out.
+
+    >>> RevocationError(retry_after=float("inf")).retry_after
+    86400.0
+    """
 
     def __init__(self, *, retry_after: float | None = None, permanent: bool = False) -> None:
+        if retry_after is not None:
+            retry_after = min(retry_after, MAX_PAUSE_S) if retry_after >= 0 else None
         self.retry_after = retry_after
         self.permanent = permanent
         super().__init__("permanent" if permanent else "to be tried again")

@@ -73,6 +73,21 @@ async def test_no_lease_of_a_key_whose_end_is_not_written_is_lent_before_it_is(w
     assert (await world.lease(request)).row.id != live.row.id
 
 
+async def test_a_mint_whose_failure_could_not_be_written_is_a_suspect_and_audited_once_it_can(world, disk):
+    request = world.request("remote")
+    world.remote.gate.clear()
+    world.remote.fail = RuntimeError()
+    asking = asyncio.create_task(world.refusal(request))
+    await world.remote.asked.wait()
+    disk.error = DISKS[0]
+    world.remote.gate.set()
+    assert await asking == "state-unavailable"
+    disk.error, world.remote.fail = "", None
+    await world.lease(request)
+    assert await world.states() == {"orphan_suspect": 1, "active": 1}
+    assert world.codes().count("lease.orphaned") == 1
+
+
 async def test_a_write_that_hangs_holds_up_neither_the_end_of_use_nor_the_issuer(world, disk, monkeypatch):
     monkeypatch.setattr("minter.revocation._SLOW_WRITE_S", 0.05)
     monkeypatch.setattr("minter.store._BESIDE_S", 0.05)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 
 import pytest
 
@@ -67,6 +68,16 @@ async def test_pauses_are_spread_by_half_to_both_sides(world, draw):
 async def test_a_retry_waits_at_least_as_long_as_the_issuer_says(steady):
     row = await ended(steady, RevocationError(retry_after=77.0))
     assert (await steady.row(row.id)).next_attempt_at == steady.clock.now() + 77
+
+
+@pytest.mark.parametrize("pause_s", [math.nan, math.inf, 1e15, -5.0])
+async def test_a_pause_that_is_none_holds_up_the_next_attempt_for_a_day_at_most(steady, pause_s):
+    steady.remote.life_s = None
+    row = await ended(steady, RevocationError(retry_after=pause_s))
+    steady.clock.advance(86400)
+    await tick(steady)
+    assert len(steady.remote.revoked) == 2
+    assert (await steady.row(row.id)).state == "revoked"
 
 
 async def test_a_permanent_refusal_takes_no_retries_and_is_irrevocable_at_once(steady):

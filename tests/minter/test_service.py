@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 
 import pytest
 
@@ -421,6 +422,25 @@ async def test_all_who_wait_for_a_mint_that_fails_are_told_and_it_is_not_tried_a
     results = await asyncio.gather(*asking, return_exceptions=True)
     assert {result.code for result in results} == {"issuer-failed"}
     assert world.codes().count("lease.mint-failed") == 1
+
+
+@pytest.mark.parametrize("life_s", [math.nan, math.inf, 1e15])
+async def test_an_end_that_is_no_instant_is_none_and_the_lease_is_shown_like_any_other(served, life_s):
+    world = served.world
+    world.remote.life_s = life_s
+    lent = await world.lease(profile="remote")
+    assert (await world.row(lent.row.id)).credential_ends_at is None
+    status, body, _ = await served.ask("admin", "GET", "/v1/leases")
+    assert (status, [lease["lives_until"] for lease in body["leases"]]) == (200, [None])
+
+
+async def test_a_kind_that_gives_no_credential_is_an_issuer_that_failed(world, monkeypatch):
+    async def nothing(_request):
+        return None
+
+    monkeypatch.setattr(world.remote, "mint", nothing)
+    assert await world.refusal(profile="remote") == "issuer-failed"
+    assert await world.states() == {"orphan_suspect": 1}
 
 
 async def test_a_credential_that_has_ended_already_is_not_lent(world):
