@@ -41,14 +41,21 @@ def move(alias: str, profiles: Sequence[str]) -> dict[str, Any]:
     }
 
 
-def lines(alias: str, profiles: Sequence[str]) -> list[str]:
-    """Return the same as lines of text for a person."""
+def lines(alias: str, profiles: Sequence[str], by_hand: str) -> list[str]:
+    """Return the same as lines of text for a person.
+
+    ``by_hand`` says how a secret changes at a place where the minter cannot write, and is empty where it can.
+
+    >>> [line for line in lines("env:API_TOKEN", ["mem"], "set the variable") if "restart the" in line]
+    ['then restart the minter, which cannot write there: set the variable']
+    """
     how = move(alias, profiles)
+    then = f", which cannot write there: {by_hand}" if by_hand else f" and: minter rotate {how['alias']}"
     return [
         "in minter.toml:",
         *(f"  {line}" for line in how["minter_toml"]),
         "in the grants file:",
         *(f"  {line}" for line in how["grants"]),
-        f"then restart the minter and: minter rotate {how['alias']}",
-        f"or keep it in the minter's state, which needs no restart: minter keys import {how['alias']}",
+        f"then restart the minter{then}",
+        f"or keep it in the minter's state and rotate it there, without a restart: minter keys import {how['alias']}",
     ]

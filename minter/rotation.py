@@ -410,11 +410,11 @@ class Rotation:
         sources, source = self._custody.reader.sources, self._steps.source(alias)
         if inline_keys.is_inline(alias):
             profiles = self._custody.profiles_of(alias)
-            now = [] if sources.writable(source) else [sources.how_to_rotate(source)]
+            by_hand = "" if sources.writable(source) else sources.how_to_rotate(source)
             raise ProblemError(
                 "rotation-unsupported",
                 "the grants name this key inline; move it to minter.toml first",
-                faults=[*inline_keys.lines(alias, profiles), *(f"without that: {one}" for one in now)],
+                faults=inline_keys.lines(alias, profiles, by_hand),
                 move=inline_keys.move(alias, profiles),
             )
         if not sources.writable(source):
