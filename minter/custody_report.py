@@ -15,11 +15,12 @@ from typing import Any, Final
 
 from config.clock import rfc3339
 from config.profiles import Grants
-from config.settings import AUDIT_SIGNER, SEALING_KEY
 from config.tokenfiles import Principal
 from minter import report_keys, report_leases
 from minter.custody import Custody
+from minter.held import OWN_KEYS
 from minter.kinds import how_ends
+from minter.kinds.static import StaticKind
 from minter.quarantine import QUARANTINE
 from minter.report_findings import findings
 from minter.report_limits import does_not_prove
@@ -97,7 +98,10 @@ class CustodyReport:
 
 
 def _valid_until_rotated(keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return the keys that were lent as they are: whoever had one may still have it, also when it was retired here."""
+    """Return the keys that were lent as they are: whoever had one may still have it, also when it was retired here.
+
+    A key by whose right others make credentials is not lent. Of one that no profile refers to any more nobody knows.
+    """
     return [
         {
             "alias": key["alias"],
@@ -108,7 +112,10 @@ def _valid_until_rotated(keys: list[dict[str, Any]]) -> list[dict[str, Any]]:
             "live_leases": key["live_leases"],
         }
         for key in keys
-        if key["uses"] and not key["algorithm"] and key["alias"] not in (SEALING_KEY, AUDIT_SIGNER)
+        if key["uses"]
+        and not key["algorithm"]
+        and key["alias"] not in OWN_KEYS
+        and (not key["who_may"] or any(one["kind"] == StaticKind.name for one in key["who_may"]))
     ]
 
 

@@ -8,7 +8,7 @@ import pytest
 from config.clock import parse_rfc3339, rfc3339
 from config.problems import ProblemError
 from config.settings import KeySettings
-from minter import report_findings, report_leases
+from minter import custody_report, report_findings, report_leases
 from minter.kinds import RevocationError
 from minter.report_findings import MANY_PROFILES, UNUSED_S
 from tests.minter.lease_world import CANARY, ORIGIN
@@ -132,6 +132,16 @@ async def test_a_static_key_that_was_lent_is_valid_until_it_is_rotated_whatever_
     await end(world, profile="static")
     (lent,) = (await report(world))["valid_until_rotated"]
     assert (lent["alias"], lent["versions"], lent["uses"], lent["live_leases"]) == ("api-key", [1], 1, 0)
+
+
+async def test_a_root_secret_by_whose_right_others_make_tokens_was_not_lent_itself(world):
+    await world.lease()
+    keys = (await report(world))["keys"]
+    root = next(key for key in keys if key["alias"] == "api-key")
+    assert custody_report._valid_until_rotated([root])
+    made_by_right_of_it = {**root, "who_may": [{**root["who_may"][0], "kind": "issuer-double"}]}
+    assert not custody_report._valid_until_rotated([made_by_right_of_it])
+    assert custody_report._valid_until_rotated([{**root, "who_may": []}])
 
 
 async def test_lists_and_groups_are_cut_and_say_of_how_many(world, monkeypatch):
