@@ -16,10 +16,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any
 
 import msgspec
 
@@ -40,25 +39,9 @@ from minter.key_users import Uses
 from minter.places import Places
 from minter.signing import SigningError, SigningKey
 from minter.sources import Sources
-from minter.store import Connection, Work, committed
+from minter.store import Connection, Store, committed
 
 __all__ = ["Custody", "Held", "Staged", "Store"]
-
-T = TypeVar("T")
-
-
-class Store(Protocol):
-    """What custody needs of :class:`minter.store.Store`."""
-
-    path: Path
-
-    async def write(self, work: Work[T]) -> T:
-        """Run ``work`` in a transaction and record its events."""
-        ...
-
-    async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run ``query``."""
-        ...
 
 
 class Custody:

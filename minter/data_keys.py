@@ -16,11 +16,11 @@ import functools
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Final, Protocol, TypeVar
+from typing import Final
 
 from config.clock import Clock
 from config.errors import ConfigurationError, Fault
@@ -28,7 +28,8 @@ from config.problems import ProblemError
 from config.secret import Secret
 from config.settings import SEALING_KEY, KeySettings
 from minter import failpoints, key_rows, resealing, sealed_values
-from minter.audit_events import Event, Value
+from minter.audit_events import Event
+from minter.held import key_event
 from minter.key_rows import KeyRow, VersionRow
 from minter.sealing import (
     Sealer,
@@ -42,9 +43,7 @@ from minter.sealing import (
     wrap,
 )
 from minter.sources import MissingError, SourceError, Sources, kind_of, versioned
-from minter.store import Connection, Work
-
-T = TypeVar("T")
+from minter.store import Connection, Store
 
 #: A data key seals for so long.
 USED_S: Final = 86400.0
@@ -53,20 +52,6 @@ BATCH: Final = 500
 #: Where a sealing key may live: places that outlast the state and are not part of it.
 _PLACES: Final = ("file", "keyring", "credential")
 _HINT: Final = "bring it back from its second copy; without it the state does not open (see ops/runbooks/restore.md)"
-
-
-class Store(Protocol):
-    """What is needed of :class:`minter.store.Store`."""
-
-    path: Path
-
-    async def write(self, work: Work[T]) -> T:
-        """Run ``work`` in a transaction."""
-        ...
-
-    async def read(self, query: Callable[[Connection], T]) -> T:
-        """Run ``query``."""
-        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,15 +347,6 @@ def version_row(sealing: SealingKey, now: float, *, phase: key_rows.Phase, activ
         created_at=now,
         activated_at=activated_at,
     )
-
-
-def key_event(code: str, row: VersionRow, **more: float | None) -> Event:
-    """Return an event about a version of the sealing key."""
-    fields: dict[str, Value] = {"alias": row.alias, "version": row.version, "source": kind_of(row.source_ref)}
-    fields["algorithm"] = row.algorithm
-    if row.fingerprint:
-        fields["fingerprint"] = row.fingerprint
-    return Event(code, fields | {name: value for name, value in more.items() if value is not None})
 
 
 def _anything_sealed(connection: Connection) -> bool:

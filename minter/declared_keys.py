@@ -13,13 +13,11 @@ from typing import Final
 
 import msgspec
 
-from config.settings import AUDIT_SIGNER, SEALING_KEY, KeySettings
+from config.settings import KeySettings
 from minter.key_rows import KeyRow
 
 #: An alias is part of places (``sealed:ALIAS``, ``SOURCE.v2``) and of names at issuers.
 ALIAS: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
-#: Keys that every minter has: they are described in minter.toml or not at all.
-RESERVED: Final = frozenset({SEALING_KEY, AUDIT_SIGNER})
 
 
 def settings_in(keys: Mapping[str, KeyRow]) -> dict[str, KeySettings]:

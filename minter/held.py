@@ -29,7 +29,7 @@ _SENDABLE: Final = re.compile(r"[\x20-\x7e]+", re.ASCII)
 
 #: Uses of keys of our own that sign, which the minter makes when they never were.
 SIGNERS: Final = frozenset({"signing", "checkpoints"})
-#: The keys that every minter has, and their uses: no other key has those.
+#: The keys that every minter has, described in minter.toml or not at all, and their uses: no other key has those.
 OWN_KEYS: Final = {SEALING_KEY: "sealing", AUDIT_SIGNER: "checkpoints"}
 
 _log = structlog.get_logger()

@@ -17,18 +17,18 @@ from typing import Any, Final
 
 from config.clock import Clock, rfc3339
 from config.problems import ProblemError
-from minter import declared_keys, failpoints, key_rows
+from minter import failpoints, key_rows
 from minter.audit_events import Event, Value
 from minter.custody import Custody, Store
-from minter.held import key_event
+from minter.held import OWN_KEYS, key_event
 from minter.issuer_roots import ISSUER
 from minter.key_rows import KeyRow, VersionRow
 from minter.rotation import Rotation
+from minter.rotation_steps import DESTROY_FAILED
 from minter.sources import MissingError, SourceError
 from minter.store import Connection, committed
 
-#: Words of :attr:`minter.key_rows.VersionRow.problem`: the source failed; or the minter may not delete there.
-DESTROY_FAILED: Final = "destroy-failed"
+#: A word of :attr:`minter.key_rows.VersionRow.problem`, beside those of a rotation: the minter may not delete there.
 LEFT_IN_SOURCE: Final = "left-in-source"
 
 #: Ends the leases that were made with any version of an alias; returns them.
@@ -50,7 +50,7 @@ class KeyEnding:
 
         Errors: ``key-not-found``, ``key-in-use``, ``rotation-running``.
         """
-        if alias in declared_keys.RESERVED:
+        if alias in OWN_KEYS:
             raise ProblemError("key-in-use", f"no minter goes without its {alias}")
         refused = None
         async with self._rotation.alone(alias):

@@ -27,7 +27,7 @@ from config.settings import KeySettings
 from minter import declared_keys, failpoints, key_places, key_rows, signing
 from minter.audit_events import Event, Value
 from minter.custody import Custody, Store
-from minter.held import Held, key_event, version_row
+from minter.held import OWN_KEYS, Held, key_event, version_row
 from minter.key_rows import KeyRow, VersionRow
 from minter.sources import MissingError, SourceError, check_text, kind_of
 from minter.store import Connection, committed
@@ -108,7 +108,7 @@ class KeyMaking:
         if not declared_keys.ALIAS.fullmatch(alias):
             what = "an alias is 1 to 64 letters, digits and . _ -, and starts with a letter or digit"
             raise ProblemError("body-malformed", what)
-        if alias in declared_keys.RESERVED:
+        if alias in OWN_KEYS:
             raise ProblemError("key-exists", f"every minter has a key {alias}: minter.toml describes it")
         if alias in self._custody.settings.keys:
             raise ProblemError("key-exists", f"key {alias} stands in minter.toml")

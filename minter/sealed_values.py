@@ -9,25 +9,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from typing import Final, Protocol, TypeVar
+from typing import Final, TypeVar
 
 from config.problems import ProblemError
 from minter.audit_events import Event
 from minter.sealing import Sealed, Sealer, key_place
-from minter.store import Connection, Work
+from minter.store import Connection, Store, Work
 
 T = TypeVar("T")
 
 #: A store that does not answer for so long fails the source that waits for it.
 _ANSWER_S: Final = 30.0
-
-
-class Store(Protocol):
-    """What is needed of :class:`minter.store.Store`."""
-
-    async def write(self, work: Work[T]) -> T:
-        """Run ``work`` in a transaction."""
-        ...
 
 
 class ClosedError(Exception):

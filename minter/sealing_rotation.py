@@ -24,17 +24,17 @@ from config.settings import SEALING_KEY
 from minter import failpoints, key_rows, resealing, sealed_values
 from minter.audit_events import Event
 from minter.custody import Store
-from minter.data_keys import DataKeys, SealingKey, add_data_key, data_keys, key_event, rewrap, version_row
+from minter.data_keys import DataKeys, SealingKey, add_data_key, data_keys, rewrap, version_row
+from minter.held import key_event
 from minter.key_rows import VersionRow
 from minter.rotation_plan import Versions
+from minter.rotation_steps import DELETE_AGAIN_S
 from minter.sealing import new_data_key, read_sealing_key, unwrap
 from minter.sources import SourceError, versioned
 from minter.store import Connection
 
 Step = Literal["start", "finish", "abort", "status"]
 
-#: A source that does not delete is asked again after so long.
-DELETE_AGAIN_S: Final = 3600.0
 _NAMED: Final = 100
 
 
