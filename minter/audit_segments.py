@@ -105,7 +105,18 @@ def read_from(path: Path, after: int) -> Iterator[dict[str, Any]]:
 
 
 def last_seq(path: Path) -> int:
-    """Return the number of the last whole line; 0 when there is none."""
+    """Return the number of the last whole line of the log; 0 when there is none."""
+    found = _last(path)
+    return 0 if found is None else int(found["seq"])
+
+
+def last_instant(path: Path) -> str | None:
+    """Return the instant of the last whole line of the log, as it is written; None when there is none."""
+    found = _last(path)
+    return None if found is None else str(found["at"])
+
+
+def _last(path: Path) -> dict[str, Any] | None:
     for segment in reversed(segments(path)):
         with _opened(segment.path) as fd:
             if fd is None:
@@ -113,8 +124,8 @@ def last_seq(path: Path) -> int:
             for _, line in lines_backwards(fd, os.fstat(fd).st_size):
                 found = record(line)
                 if found is not None:
-                    return int(found["seq"])
-    return 0
+                    return found
+    return None
 
 
 def ends_of(path: Path) -> tuple[dict[str, Any], dict[str, Any], bytes] | None:
@@ -131,18 +142,6 @@ def ends_of(path: Path) -> tuple[dict[str, Any], dict[str, Any], bytes] | None:
         os.close(fd)
     begun, ended = record(first), record(last)
     return None if begun is None or ended is None else (begun, ended, last)
-
-
-def last_instant(path: Path) -> str | None:
-    """Return the instant of the last whole line of the log, as it is written; None when there is none."""
-    for segment in reversed(segments(path)):
-        with _opened(segment.path) as fd:
-            if fd is None:
-                continue
-            for _, line in lines_backwards(fd, os.fstat(fd).st_size):
-                found = record(line)
-                return None if found is None else str(found["at"])
-    return None
 
 
 def lines(fd: int, start: int, end: int, *, whole: bool = True) -> Iterator[tuple[int, bytes]]:
