@@ -381,7 +381,7 @@ class Rotation:
                 raise ProblemError("body-malformed", "the new value is missing: give it on standard input")
             if versions.prepared.fingerprint:
                 return None
-            if await asyncio.to_thread(self._is_missing, versions.prepared):
+            if await asyncio.to_thread(self._steps.is_missing, versions.prepared):
                 raise ProblemError("body-malformed", "the new value was not kept yet: give it again")
             return None
         value = Secret(value.reveal().removesuffix("\n").removesuffix("\r"))
@@ -398,13 +398,6 @@ class Rotation:
         if versions.active is not None and self._custody.fingerprint(value) == versions.active.fingerprint:
             raise ProblemError("body-malformed", "the new value is the one that is in use")
         return value
-
-    def _is_missing(self, row: VersionRow) -> bool:
-        try:
-            self._custody.reader.sources.read(row.source_ref)
-        except SourceError:
-            return True
-        return False
 
     def _check_rotatable(self, alias: str) -> None:
         sources, source = self._custody.reader.sources, self._steps.source(alias)

@@ -87,7 +87,7 @@ class Steps:
         return versions
 
     def use(self, alias: str) -> str:
-        """Return the use of a key: static or signing."""
+        """Return the use of a key: static, signing or checkpoints."""
         settings = self._custody.settings_of(alias)
         return settings.use if settings is not None else "static"
 
@@ -153,14 +153,15 @@ class Steps:
         ``again``: an attempt was cut off, and what it may have made at the issuer goes first. Errors: ``RootError``.
         """
         if again:
-            if not await asyncio.to_thread(self._is_missing, row):
+            if not await asyncio.to_thread(self.is_missing, row):
                 return None
             await self._roots.delete(row)
         value = await self._roots.create(row)
         self._failpoint("rotate.made")
         return value
 
-    def _is_missing(self, row: VersionRow) -> bool:
+    def is_missing(self, row: VersionRow) -> bool:
+        """Say whether the source of a version does not give it. Blocks."""
         try:
             self._custody.reader.sources.read(row.source_ref)
         except SourceError:

@@ -341,7 +341,7 @@ class Upstream:
             end = now + max(left_s, 0.0)
             row.next_attempt_at = end if missing else min(row.next_attempt_at, end)
         elif missing:
-            # Nothing is tried until its kind is there: see lease_queue.waiting_tokens.
+            # Nothing is tried until its kind is there: see lease_queue.waiting.
             row.next_attempt_at = None
         result = KIND_MISSING if missing else "permanent" if error.permanent else "transient"
         self._metrics.revocation_tried(row.kind, result)
