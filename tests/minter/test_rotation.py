@@ -83,7 +83,7 @@ async def test_a_value_that_no_call_can_carry_does_not_replace_one_that_works(va
     with pytest.raises(ProblemError) as refused:
         await rotation(vault).request("api", "start", value=Secret(value))
     assert refused.value.code == "body-malformed"
-    assert "one line of printable ASCII" in refused.value.detail
+    assert "one line of printable ASCII" in refused.value.detail or "without NUL" in refused.value.detail
     assert value not in str(refused.value)
     assert (value_of(vault), sorted(vault.files())) == (OLD, ["api-key", "signer.pem"])
     assert (await rotation(vault).request("api", "status"))["state"] == "idle"
