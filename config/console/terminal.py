@@ -1,7 +1,8 @@
 """How both programs speak to an operator: data on stdout, messages on stderr.
 
 A table is drawn by rich on a terminal (``NO_COLOR`` is obeyed) and is lines of tab-separated cells under a header
-when it is piped; ``-`` stands for nothing. What a service reports may hold text that others chose (a trace id): no
+when it is piped; where a terminal is so narrow that names would be cut in two, every row is a block of lines. ``-``
+stands for nothing. What a service reports may hold text that others chose (a trace id): no
 control character of it reaches the terminal, and nothing in it is read as markup.
 """
 
@@ -13,11 +14,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, Final
 
 from config.secret import Secret
 
 _program = "minter-broker"
+
+#: What the last column of a drawn table needs at least, and what stands between two columns.
+_LAST: Final = 16
+_GAP: Final = 3
 
 
 def set_program(name: str) -> None:
@@ -68,12 +73,18 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 
+    console = Console()
+    # Of every column but the last, which is prose or may break anywhere, what must stay in one piece.
+    whole = [max(map(_longest_word, column)) for column in zip(columns, *cells, strict=True)][:-1]
+    if cells and sum(whole) + _LAST + _GAP * len(whole) > console.width:
+        _blocks(columns, cells)
+        return
     drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for column in columns:
-        drawn.add_column(column, overflow="fold")
+    for column, width in zip(columns, [*whole, None], strict=True):
+        drawn.add_column(column, overflow="fold", min_width=width)
     for row in cells:
         drawn.add_row(*(Text(cell) for cell in row))
-    Console().print(drawn)
+    console.print(drawn)
 
 
 def pairs(rows: Iterable[tuple[str, Any]]) -> None:
@@ -133,6 +144,17 @@ def count(number: int, noun: str) -> str:
 def plain(text: str) -> str:
     """Return ``text`` with every control character spelt out."""
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
+
+
+def _blocks(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Write a row as lines of its own, so that an id can be copied whole."""
+    width = max(map(len, columns))
+    blocks = ["".join(f"{name:<{width}}  {cell}\n" for name, cell in zip(columns, row, strict=True)) for row in rows]
+    sys.stdout.write("\n".join(blocks))
+
+
+def _longest_word(cell: str) -> int:
+    return max(map(len, cell.split()), default=0)
 
 
 def _cell(value: Any) -> str:

@@ -46,6 +46,29 @@ def test_what_looks_like_markup_is_shown_as_it_is(monkeypatch):
     assert "[red]x[/red]" in screen.getvalue()
 
 
+def drawn(monkeypatch, width, *table):
+    screen = Terminal()
+    monkeypatch.setattr("sys.stdout", screen)
+    monkeypatch.setenv("COLUMNS", str(width))
+    terminal.table(*table)
+    return screen.getvalue()
+
+
+def test_a_name_is_whole_on_a_narrow_terminal_and_only_the_last_column_is_folded(monkeypatch):
+    lease, place = "lse_tFvsL2QEq3lwCwSan94ia3", "file:/var/lib/minter/signer.pem"
+    wide = drawn(monkeypatch, 80, ("LEASE", "PLACE", "WHAT"), [(lease, place, "many words " * 9)])
+    assert lease in wide
+    assert place in wide
+    assert len(wide.splitlines()) > 4
+    narrow = drawn(monkeypatch, 60, ("LEASE", "PLACE", "WHAT"), [(lease, place, "a b"), (1, None, "c")])
+    assert narrow == f"LEASE  {lease}\nPLACE  {place}\nWHAT   a b\n\nLEASE  1\nPLACE  -\nWHAT   c\n"
+
+
+def test_an_empty_table_is_its_header(monkeypatch):
+    for width in (60, 20):
+        assert "LEASE" in drawn(monkeypatch, width, ("LEASE", "PLACE"), [])
+
+
 @pytest.mark.parametrize(
     ("given", "read"),
     [("value\n", "value"), ("value\r\n", "value"), ("va\nlue\n\n", "va\nlue\n"), ("value", "value"), ("", "")],
