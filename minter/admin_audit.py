@@ -129,4 +129,5 @@ def _instant(text: str | None) -> float | None:
     try:
         return parse_rfc3339(text)
     except ValueError:
-        raise ProblemError("parameter-unknown", "since and until are RFC 3339 instants with zone") from None
+        wanted = "since and until are instants with a zone, such as 2026-11-30T12:00:00Z"
+        raise ProblemError("parameter-unknown", wanted) from None

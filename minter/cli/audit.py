@@ -130,9 +130,10 @@ def _shown(path: Path, found: Examined) -> dict[str, Any]:
 
 @app.command("checkpoint")
 def make_checkpoint(config: options.Config = options.DEFAULT) -> None:
-    """Let the running minter sign a checkpoint of the log's last line now, and print it.
+    """Let the running minter sign a checkpoint now, and print it.
 
-    Keep the line where nobody who can write the log can reach: minter audit verify --checkpoint FILE reads it.
+    It is of the log's last line. Keep it where nobody who can write the log can reach: minter audit verify
+    --checkpoint FILE reads it.
     """
     answer = AdminClient(options.settings(config)).post("/v1/audit/checkpoint", {})
     terminal.out(answer["checkpoint"])

@@ -96,7 +96,10 @@ def events(
     json: options.Json = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="Print what ops/audit-events.md holds.")] = False,
 ) -> None:
-    """List every event that the log may hold, with its fields: the codes are stable."""
+    """List every event that the log may hold, with its fields.
+
+    Their codes are stable.
+    """
     if markdown:
         for line in as_markdown().splitlines():
             terminal.out(line)

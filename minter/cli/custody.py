@@ -46,7 +46,9 @@ def report(
     at: At = None,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """Report open leases, every custody key, what is unused or too wide, and what none of this proves.
+    """Report where every key is, who may use it and who did.
+
+    With it: open leases, what is unused or too wide, and what none of this proves.
 
     Names and fingerprints only; auditors may read this too (auditor_uids). Two reports of one state with the same --at
     are equal, byte for byte; the audit log's last line in it says which state that was.

@@ -228,9 +228,10 @@ def retire(
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """Take a key out of use for good: it is lent and signs no more, and what was made with it ends.
+    """Take a key out of use for good.
 
-    A retired key does not come back; import it anew under another alias. Its values stay until minter keys destroy.
+    It is lent and signs no more, and what was made with it ends. A retired key does not come back; import it anew
+    under another alias. Its values stay until minter keys destroy.
     """
     answer = _client(config).post(f"/v1/keys/{commands.in_path(alias)}/retire", {"force": force})
     if json:
@@ -250,9 +251,10 @@ def destroy(
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """Delete every value of a retired key, wherever the minter can write. What is left to do is said.
+    """Delete every value of a retired key.
 
-    Its versions stay listed as destroyed. When a source fails, give the command again.
+    That is done wherever the minter can write, and what is left to do is said. Its versions stay listed as destroyed.
+    When a source fails, give the command again.
     """
     if not yes:
         _confirm(alias)
@@ -271,7 +273,7 @@ def active(key: Mapping[str, Any]) -> str:
     words = [f"v{phases['active']}"] if "active" in phases else ["none"]
     words += [f"v{phases[phase]} {phase}" for phase in ("prepared", "retiring") if phase in phases]
     if key.get("retired_at"):
-        words.append("retired")
+        words.append("destroyed" if set(phases) == {"destroyed"} else "retired")
     return ", ".join(words)
 
 

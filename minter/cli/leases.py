@@ -39,9 +39,9 @@ def list_(
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """List the leases that are not over; first those that nobody can end (orphan_suspect, irrevocable).
+    """List the leases that are not over.
 
-    Id, run, profile, state and end of each, and until when its credential lives at the latest: no credential.
+    First those that nobody can end (orphan_suspect, irrevocable). Id, run, profile, state and end of each, and until when its credential lives at the latest: no credential.
     """
     leases = _find(
         AdminClient(options.settings(config)), run=run, key=key, kind=kind, caller=caller, profile=profile, state=state
@@ -119,9 +119,10 @@ def forget(
     json: options.Json = False,
     config: options.Config = options.DEFAULT,
 ) -> None:
-    """Forget a lease that cannot be revoked: one that is orphan_suspect or irrevocable, or whose row is damaged.
+    """Forget a lease that cannot be revoked.
 
-    It ends nothing. Look at the issuer first: what was lent may be good there until the time that the list shows.
+    That is one which is orphan_suspect or irrevocable, or whose row is damaged. It ends nothing. Look at the issuer
+    first: what was lent may be good there until the time that the list shows.
     """
     answer = AdminClient(options.settings(config)).post(
         f"/v1/leases/{commands.in_path(lease)}/forget", {"reason": reason}
@@ -167,7 +168,8 @@ def _show(leases: list[dict[str, Any]]) -> None:
 def _lives_until(lease: dict[str, Any]) -> str | None:
     if lease["state"] not in LIVE:
         return None
-    return terminal.instant(lease.get("lives_until")) or "it is ended"
+    none = "its key is rotated" if lease["kind"] == "static" else "it is ended"
+    return terminal.instant(lease.get("lives_until")) or none
 
 
 def _since(text: str) -> str:

@@ -14,6 +14,7 @@ def reload(*, json: options.Json = False, config: options.Config = options.DEFAU
     """Let the running minter read grants, brokers and keys again.
 
     What does not load is refused with every fault named, and the minter goes on with what it has.
+    minter.toml is read when the minter starts.
     """
     answer = AdminClient(options.settings(config)).post("/v1/reload", {})
     if json:

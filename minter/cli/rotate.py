@@ -78,7 +78,7 @@ def rotate(
     """
     step = _step(finish=finish, abort=abort, status=status)
     if (alias is None) is not all_due:
-        raise CommandError(ExitCode.USAGE, "give a key or --all-due, not both")
+        raise CommandError(ExitCode.USAGE, "give a key or --all-due, not both" if alias else "give a key, or --all-due")
     if alias is None:
         if step != "start" or force or compromised or overlap is not None or file is not None:
             raise CommandError(ExitCode.USAGE, "--all-due goes with --dry-run alone")

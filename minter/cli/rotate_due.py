@@ -18,6 +18,8 @@ def rotate_due(client: AdminClient, *, dry_run: bool, json: bool) -> None:
     outcomes = [_one(client, key, dry_run=dry_run) for key in client.get("/v1/ages")["keys"] if key["level"] == "alarm"]
     if json:
         terminal.out_json({"dry_run": dry_run, "keys": outcomes})
+    elif not outcomes:
+        terminal.say("no key is due")
     else:
         terminal.table(("KEY", "OUTCOME", "WHY"), ([one["alias"], one["outcome"], one["why"]] for one in outcomes))
     for outcome, status, what in (

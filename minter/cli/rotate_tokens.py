@@ -37,7 +37,9 @@ def rotate(alias: str, file: Path | None, terms: Terms, config: Path) -> None:
     """Give a broker or caller a new token. It is printed, alone, on stdout."""
     kind, _, id_ = alias.partition(":")
     if kind == "caller" and file is None:
-        raise CommandError(ExitCode.USAGE, "the minter knows no callers: give their file", "--file callers.json")
+        raise CommandError(
+            ExitCode.USAGE, "the minter knows no callers: give their file", f"minter rotate {alias} --file callers.json"
+        )
     tokens = TokensOf(file or Path(options.settings(config).brokers), _WHICH[kind])
     if terms.compromised and terms.overlap is not None:
         raise CommandError(ExitCode.USAGE, "--compromised and --overlap exclude each other")
@@ -54,6 +56,8 @@ def rotate(alias: str, file: Path | None, terms: Terms, config: Path) -> None:
         return
     terminal.out_secret(tokens.rotate(id_, now=now, overlap_s=overlap_s))
     terminal.say(f"{kind} {id_} has a new token in {tokens.path}; the old one ends at {ends}")
+    if kind == "broker":
+        terminal.say("a running broker reads its credential when it starts")
     if terms.compromised:
         _end_what_it_lent(kind, id_, config)
 

@@ -89,7 +89,7 @@ def test_leases_are_listed_with_their_state_and_without_the_credential(service, 
     ((lease, broker, caller, run_id, profile, kind, state, _, lives_until, how),) = done.rows
     assert lease.startswith("lse_")
     assert (broker, caller, run_id, profile, kind, state, lives_until, how) == (
-        *("broker-1", "support-agent", run.run_id, "api", "static", "active", "it is ended", "-"),
+        *("broker-1", "support-agent", run.run_id, "api", "static", "active", "its key is rotated", "-"),
     )
     (shown,) = console("minter", "leases", "list", "--json").json["leases"]
     assert (shown["lease_id"], shown["key_alias"]) == (lease, "api")
