@@ -24,6 +24,9 @@ MANY_PROFILES: Final = 5
 #: A grant is wide when a route has so many wildcards, or when most of so many routes have one.
 MANY_WILDCARDS: Final = 3
 
+#: Algorithms that the settings need not name.
+_BY_DEFAULT: Final = frozenset({"", "EdDSA", "A256GCM"})
+
 Row = Mapping[str, Any]
 
 
@@ -63,7 +66,7 @@ def _of_key(key: Row, *, now: float) -> Iterator[Finding]:
         yield Finding(
             *("no-second-copy", "warning", key["alias"]),
             "nobody has said where a second copy of it is: with it lost, neither the state nor a backup opens",
-            f'keep a copy apart from the backups and say so: second_copy = "..." under [keys.{SEALING_KEY}]',
+            "keep a copy apart from the backups and say so " + _in_the_settings(key, 'second_copy = "..."'),
         )
     if key["alias"] in (SEALING_KEY, AUDIT_SIGNER):
         return
@@ -71,7 +74,7 @@ def _of_key(key: Row, *, now: float) -> Iterator[Finding]:
         yield Finding(
             *("not-loaded", "note", key["alias"]),
             "known from before, and neither the settings nor the grants name it now",
-            f"minter keys retire {quote(key['alias'])}, and delete it at its issuer",
+            _retire(key),
         )
     else:
         yield from _unused(key, now=now)
@@ -95,15 +98,30 @@ def _age(key: Row) -> Iterator[Finding]:
         yield Finding(
             *("no-period", "note", key["alias"]),
             "no period is set, so nobody will notice that it is old",
-            _how_to_set_a_period(key["alias"]),
+            _how_to_set_a_period(key),
         )
 
 
-def _how_to_set_a_period(alias: str) -> str:
-    if ":" in alias:
-        return f"give it a name in minter.toml; minter rotate {quote(alias)} writes the lines"
-    # A name in TOML is quoted as one in JSON.
-    return f'rotate_every = "90d" under [keys.{json.dumps(alias)}]'
+def _how_to_set_a_period(key: Row) -> str:
+    if ":" in key["alias"]:
+        return f"give it a name in minter.toml; minter rotate {quote(key['alias'])} writes the lines"
+    return _in_the_settings(key, 'rotate_every = "90d"')
+
+
+def _in_the_settings(key: Row, line: str) -> str:
+    """Name the whole table: a key that the minter made is in no settings yet, and a table without a source is wrong."""
+    active = next(version["version"] for version in key["versions"] if version["phase"] == "active")
+    # Strings in TOML are quoted as in JSON.
+    said = [f"use = {json.dumps(key['use'])}", f"source = {json.dumps(key['source_ref'].removesuffix(f'.v{active}'))}"]
+    if key["algorithm"] not in _BY_DEFAULT:
+        said.append(f"algorithm = {json.dumps(key['algorithm'])}")
+    table = f"[keys.{json.dumps(key['alias'])}]"
+    return f"in minter.toml: {table} with {', '.join([*said, line])}; it counts from the next start"
+
+
+def _retire(key: Row) -> str:
+    what = f"minter keys retire {quote(key['alias'])}"
+    return f"{what}, and delete it at its issuer" if key["use"] == "static" else what
 
 
 def _unused(key: Row, *, now: float) -> Iterator[Finding]:
@@ -112,7 +130,7 @@ def _unused(key: Row, *, now: float) -> Iterator[Finding]:
         yield Finding(
             *("not-referred-to", "warning", key["alias"]),
             "no profile of the grants in force refers to it",
-            f"minter keys retire {quote(key['alias'])}, and delete it at its issuer",
+            _retire(key),
         )
     elif last is None:
         yield Finding(

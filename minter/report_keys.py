@@ -69,12 +69,12 @@ def _key(custody: Custody, row: KeyRow, versions: list[VersionRow], held: Held) 
         "phase": _phase(row, versions),
         "source": kind_of(shown.source_ref) if shown else "",
         "source_ref": shown.source_ref if shown else "",
-        "protection": custody.reader.sources.protection(shown.source_ref) if shown else "",
+        "protection": _protection(custody, row, versions, shown),
         "fingerprint": shown.fingerprint if shown else "",
         "origins": custody.origins_of(row.alias) or list(row.origins),
         "profiles": list(custody.profiles_of(row.alias)),
         "created_at": rfc3339(row.created_at),
-        "activated_at": _instant(active.activated_at if active else None),
+        "activated_at": _instant(max((one.activated_at for one in versions if one.activated_at), default=None)),
         "last_rotated_at": _instant(row.last_rotated_at),
         "retired_at": _instant(row.retired_at),
         "last_used_at": _instant(max(filter(None, (row.last_used_at, used_at)), default=None)),
@@ -105,6 +105,12 @@ def _phase(row: KeyRow, versions: list[VersionRow]) -> str:
     if row.retired_at is not None:
         return "retired"
     return "active" if "active" in phases else "none"
+
+
+def _protection(custody: Custody, row: KeyRow, versions: list[VersionRow], shown: VersionRow | None) -> str:
+    if _phase(row, versions) == "destroyed" and versions:
+        return "Nothing is left that needs it: every version of the key was deleted."
+    return custody.reader.sources.protection(shown.source_ref) if shown else ""
 
 
 def _version(row: VersionRow) -> dict[str, Any]:

@@ -58,12 +58,13 @@ def is_own(key: Mapping[str, Any]) -> bool:
 
 def origins(key: Mapping[str, Any]) -> str:
     """Say where a key may go."""
-    return names(key["origins"], none="nowhere" if is_own(key) else "nowhere yet: pinned at its first use")
+    over = key["phase"] in ("retired", "destroyed")
+    return names(key["origins"], none="nowhere" if over or is_own(key) else "nowhere yet: pinned at its first use")
 
 
 def last_use(key: Mapping[str, Any]) -> str:
     """Say when a key was used last."""
-    return "uncounted" if is_own(key) else instant(key["last_used_at"])
+    return "not counted" if is_own(key) else instant(key["last_used_at"])
 
 
 def state(name: str) -> str:
