@@ -87,6 +87,8 @@ class SealingRotation:
                 if step == "abort":
                     await self._abort(versions, uid=uid)
                 elif step == "start" or versions.prepared is not None:
+                    if not compromised:
+                        self._refuse_another(versions)
                     await self._start(versions, overlap_s, uid=uid)
                     # What is little is sealed anew at once.
                     await self._keys.move(self._store)
@@ -118,6 +120,17 @@ class SealingRotation:
             await self._destroy_retired(now, uid=None)
 
     # --- steps ---
+
+    def _refuse_another(self, versions: Versions) -> None:
+        """Refuse a start while the version before is kept; one that cannot be deleted holds nobody up.
+
+        Errors: ``rotation-running``.
+        """
+        if versions.prepared is None and not self._keys.moving and any(not old.problem for old in versions.retiring):
+            how = (
+                f"the version before is still kept: first minter rotate {SEALING_KEY} --finish, when no backup needs it"
+            )
+            raise ProblemError("rotation-running", how)
 
     async def _start(self, versions: Versions, overlap_s: float, *, uid: int | None) -> None:
         row = versions.prepared

@@ -342,6 +342,22 @@ async def test_a_rotation_wraps_everything_by_a_new_key_and_deletes_the_old_one(
     ]
 
 
+async def test_a_second_start_while_the_version_before_is_kept_is_a_conflict_and_not_another_rotation(vault):
+    await vault.start()
+    turning = rotation(vault)
+    await turning.request("start")
+    for _ in range(2):
+        with pytest.raises(ProblemError) as refused:
+            await turning.request("start")
+        assert refused.value.code == "rotation-running"
+        assert "--finish" in refused.value.detail
+        await vault.restart()
+        turning = rotation(vault)
+    assert await vault.phases(SEALING_KEY) == {1: "retiring", 2: "active"}
+    assert (await turning.request("start", compromised=True))["active_version"] == 3
+    assert await vault.phases(SEALING_KEY) == {1: "destroyed", 2: "destroyed", 3: "active"}
+
+
 async def test_a_stolen_copy_of_the_old_key_opens_nothing_that_is_in_the_state_after_a_rotation(vault):
     await vault.start()
     lease_id, turning = await seal_a_lease(vault), rotation(vault)
