@@ -35,13 +35,15 @@ _LATE: Final = 10
 def check_state(settings: MinterSettings, owner: int, clock: Clock) -> Iterator[Finding]:
     """Look at the state from outside."""
     path = Path(settings.state.removeprefix("sqlite:"))
+    if path.exists():
+        yield doctor.private_file("state", str(path), owner=owner)
     yield from _schema(settings)
     yield from _restoring(settings, path)
     yield from _beside(path, owner)
     yield from _sealing(settings, path, owner)
     yield from _leases(settings)
     yield from _backup(settings, clock)
-    yield from _checkpoint(settings, clock)
+    yield from _checkpoint(settings, owner, clock)
 
 
 def _schema(settings: MinterSettings) -> Iterator[Finding]:
@@ -128,7 +130,7 @@ def _backup(settings: MinterSettings, clock: Clock) -> Iterator[Finding]:
     yield Finding("note" if old else "ok", "backup", "last", f"{_instant(last[0][0])}, {_age(age_s)} ago")
 
 
-def _checkpoint(settings: MinterSettings, clock: Clock) -> Iterator[Finding]:
+def _checkpoint(settings: MinterSettings, owner: int, clock: Clock) -> Iterator[Finding]:
     """Say how long the first line that no checkpoint covers has been without one."""
     log = Path(settings.audit)
     place = file_of(settings.audit_log, log)
@@ -138,6 +140,7 @@ def _checkpoint(settings: MinterSettings, clock: Clock) -> Iterator[Finding]:
         behind = read_after(log, covered, 1)
     except OSError:
         return
+    yield doctor.private_file("audit", str(place), owner=owner)
     age_s = clock.now() - parse_rfc3339(behind[0]["at"]) if behind else 0.0
     late = age_s > _LATE * parse_duration(settings.audit_log.checkpoint_every)
     what = f"covers up to line {covered}" + (f", and nothing since {_age(age_s)}" if late else "")

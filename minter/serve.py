@@ -1,7 +1,8 @@
 """The minter, assembled and running.
 
-Order of a start: harden the process, lock and migrate the state, open the audit log, read grants and secrets, take up
-what is live, listen, say so. What does not load ends it with every fault named, before anybody is answered.
+Order of a start: harden the process, look at who may change its files, lock and migrate the state, open the audit log,
+read grants and secrets, take up what is live, listen, say so. What does not load ends it with every fault named, before
+anybody is answered.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 from collections.abc import MutableMapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import version
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -23,7 +25,7 @@ from config.load import program_clock
 from config.problems import ProblemError
 from config.server import Bound
 from config.settings import MinterSettings
-from minter import failpoints
+from minter import failpoints, own_files
 from minter.audit_events import Event, Value
 from minter.listening import ADMIN_CONNECTIONS, Listening
 from minter.minter import Minter
@@ -35,8 +37,8 @@ _OWN_FILES: Final = 64
 _log = structlog.get_logger()
 
 
-def serve(settings: MinterSettings) -> int:
-    """Run the minter until it is asked to end; return the exit status.
+def serve(settings: MinterSettings, config: Path) -> int:
+    """Run the minter until it is asked to end; return the exit status. ``config`` is where the settings stand.
 
     Errors: ``ConfigurationError`` with every fault.
     """
@@ -44,6 +46,7 @@ def serve(settings: MinterSettings) -> int:
     _arm_failpoint(os.environ)
     process.harden()
     process.refuse_root("minter", allowed=settings.allow_root)
+    own_files.check(settings, config)
     open_files = process.raise_open_files()
     clock, moved_by = program_clock(os.environ, settings.PREFIX)
     if moved_by is not None:

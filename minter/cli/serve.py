@@ -17,4 +17,4 @@ def serve(config: options.Config = options.DEFAULT) -> None:
 
     A line on stderr says when it is ready. Settings or grants that do not load end it with status 3, every fault named.
     """
-    raise typer.Exit(run(options.settings(config)))
+    raise typer.Exit(run(options.settings(config), config))

@@ -43,6 +43,44 @@ async def test_what_does_not_load_is_all_named_and_a_start_after_it_finds_nothin
     await world.stop()
 
 
+@pytest.mark.parametrize(
+    ("name", "mode"),
+    [
+        ("minter.toml", 0o666),
+        ("minter.toml", 0o620),
+        ("grants.json", 0o646),
+        ("brokers.json", 0o666),
+        ("state/minter.db", 0o644),
+        ("state/minter.db", 0o660),
+        ("state/audit.jsonl.checkpoints", 0o604),
+    ],
+)
+def test_a_file_that_decides_or_keeps_something_and_that_others_may_touch_stops_the_start(own, name, mode):
+    own("minter", "init", ".")
+    (own.root / name).touch()
+    (own.root / name).chmod(mode)
+    done = own("minter", "serve")
+    assert done.status == 3
+    assert f"{name} " in done.err
+    assert f"({mode:04o})" in done.err
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+@pytest.mark.parametrize("name", ["minter.toml", "grants.json", "brokers.json", "state/minter.db"])
+def test_a_file_of_another_user_stops_the_start(own, name):
+    own("minter", "init", ".")
+    (own.root / name).touch(0o600)
+    os.chown(own.root / name, 64909, 64909)
+    done = own("minter", "serve")
+    assert done.status == 3
+    assert f"{name} belongs to user 64909" in done.err
+
+
+@pytest.fixture
+def own(tmp_path):
+    return Console(tmp_path, {"MINTER_ALLOW_ROOT": "1"})
+
+
 async def test_a_missing_secret_is_a_fault_that_names_the_reference_and_no_value(tmp_path, clock):
     world = World(tmp_path / "minter", clock)
     (world.folder / "secrets" / "api-key").unlink()
