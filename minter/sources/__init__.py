@@ -17,11 +17,14 @@ import importlib
 import os
 import pkgutil
 import re
-from collections.abc import MutableMapping, Sequence
+from collections.abc import Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import ClassVar, Final, Protocol, runtime_checkable
+
+import structlog
 
 from config.errors import ConfigurationError, Fault
 from config.secret import Secret
@@ -33,6 +36,8 @@ MAX_BYTES: Final = 65536
 GROUP: Final = "minter.sources"
 #: What :func:`versioned` writes behind a place, once or more.
 _VERSIONS: Final = re.compile(r"(?:\.v[0-9]+)+\Z", re.ASCII)
+
+_log = structlog.get_logger()
 
 
 class SourceError(Exception):
@@ -76,7 +81,7 @@ class Context:
 
 
 class Source(Protocol):
-    """A kind of place. Its errors are :class:`SourceError`; any other exception is a mistake in it.
+    """A kind of place. Its errors are :class:`SourceError`; any other exception is a mistake in it and becomes one.
 
     ``hint`` says how a secret there is rotated when the minter cannot write it. A text ``protection``, which one of
     another distribution may lack, says in a sentence how such a place protects a secret.
@@ -133,7 +138,8 @@ class Sources:
     def check(self, ref: str) -> None:
         """Raise :class:`SourceError` when ``ref`` is not a reference; touch nothing."""
         source, place = self._find(ref)
-        source.check(place)
+        with _ours():
+            source.check(place)
 
     def place(self, ref: str) -> str:
         """Return one name for the place behind ``ref``, however it is spelled."""
@@ -175,8 +181,9 @@ class Sources:
         text that a secret could be.
         """
         source, place = self._find(ref)
-        source.check(place)
-        text = _without_line_break(source.read(place).reveal())
+        with _ours():
+            source.check(place)
+            text = _without_line_break(source.read(place).reveal())
         if not text:
             raise SourceError("is empty")
         value = Secret(text)
@@ -189,10 +196,11 @@ class Sources:
         Errors: :class:`SourceError`, also when another value comes back than was written.
         """
         source, place = self._find(ref)
-        source.check(place)
-        if not isinstance(source, WritableSource):
-            raise SourceError("cannot be written by the minter", source.hint)
-        source.write(place, value)
+        with _ours():
+            source.check(place)
+            if not isinstance(source, WritableSource):
+                raise SourceError("cannot be written by the minter", source.hint)
+            source.write(place, value)
         try:
             # A key in PEM ends with a line break, which reading takes off: the two are the same secret.
             same = self.read(ref).matches(Secret(_without_line_break(value.reveal())))
@@ -204,10 +212,11 @@ class Sources:
     def delete(self, ref: str) -> None:
         """Remove what is at ``ref``; nothing there is no error."""
         source, place = self._find(ref)
-        source.check(place)
-        if not isinstance(source, WritableSource):
-            raise SourceError("cannot be deleted by the minter", source.hint)
-        source.delete(place)
+        with _ours():
+            source.check(place)
+            if not isinstance(source, WritableSource):
+                raise SourceError("cannot be deleted by the minter", source.hint)
+            source.delete(place)
 
     def _find(self, ref: str) -> tuple[Source, str]:
         name, colon, place = ref.partition(":")
@@ -251,6 +260,18 @@ def classes(third_party: Sequence[str] = ()) -> dict[str, type[Source]]:
             raise ConfigurationError([Fault(f"sources: {name}", what)])
         found[name] = installed[name].load()
     return found
+
+
+@contextmanager
+def _ours() -> Iterator[None]:
+    """Let no error out of a source but our own: the text of another may hold anything, and nobody expects it."""
+    try:
+        yield
+    except (SourceError, AssertionError):
+        raise
+    except Exception as error:  # noqa: BLE001 - a plug-in's own; its text stays out
+        _log.error("source-failed", exc_info=error)
+        raise SourceError(f"failed ({type(error).__name__})") from None
 
 
 def _without_line_break(text: str) -> str:

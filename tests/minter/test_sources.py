@@ -305,6 +305,45 @@ def test_an_installed_plugin_loads_only_when_it_is_named(tmp_path, monkeypatch):
     assert Sources(context, third_party=["vault"]).how_to_rotate("vault:a") == "ask the vault"
 
 
+class Stray:
+    """A source of somebody else that raises errors of its own, with a value in their text."""
+
+    name = "stray"
+    example = "stray:a"
+    hint = ""
+
+    def __init__(self, context):
+        self.path = context.base / "kept"
+
+    def check(self, place):
+        if place == "bad":
+            raise KeyError(CANARY)
+
+    def read(self, place):
+        raise RuntimeError(CANARY)
+
+    def write(self, place, value):
+        raise OSError(CANARY)
+
+    def delete(self, place):
+        raise ValueError(CANARY)
+
+
+def test_whatever_a_source_raises_is_a_source_that_failed_without_a_word_of_its_own(tmp_path):
+    sources = Sources(Context(environ={}, base=tmp_path))
+    sources._sources["stray"] = Stray(Context(environ={}, base=tmp_path))
+    for asked in (
+        lambda: sources.check("stray:bad"),
+        lambda: sources.read("stray:a"),
+        lambda: sources.write("stray:a", Secret("new")),
+        lambda: sources.delete("stray:a"),
+    ):
+        with pytest.raises(SourceError, match="failed") as raised:
+            asked()
+        assert CANARY not in str(raised.value) + raised.value.hint
+        assert raised.value.__cause__ is None
+
+
 # --- env ---
 
 
