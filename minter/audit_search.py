@@ -61,7 +61,7 @@ def search(path: Path, query: Query, *, after: int, limit: int) -> Page:
     for looked, event in enumerate(read_from(path, after), start=1):
         if query.fits(event):
             events.append(event)
-        if looked == LOOKED_AT or len(events) == limit:
+        if looked == LOOKED_AT or len(events) >= limit:
             return Page(events, event["seq"])
     return Page(events, None)
 

@@ -145,6 +145,8 @@ async def test_the_audit_log_is_read_in_pages(served):
         await served.world.lease(profile="jwt")
     _, body = await ask(served, "GET", "/v1/audit?after=1&limit=2")
     assert [event["seq"] for event in body["events"]] == [2, 3]
+    _, body = await ask(served, "GET", "/v1/audit?limit=0")
+    assert len(body["events"]) == 1
     for query in ("after=x", "limit=-1", "after=1e3", "from=2"):
         assert (await ask(served, "GET", f"/v1/audit?{query}"))[0] == 400
 
