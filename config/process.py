@@ -57,14 +57,15 @@ def facts() -> Facts:
     dumpable = None
     if sys.platform == "linux":
         dumpable = ctypes.CDLL(None, use_errno=True).prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0
+    status = _status()
     return Facts(
         pid=os.getpid(),
         uid=os.geteuid(),
         dumpable=dumpable,
         core_limit=resource.getrlimit(resource.RLIMIT_CORE)[0],
-        umask=_status().get("Umask"),
+        umask=status.get("Umask"),
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-        swap=_swapped(_status().get("VmSwap")),
+        swap=_swapped(status.get("VmSwap")),
     )
 
 
