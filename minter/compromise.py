@@ -31,7 +31,9 @@ def to_do(
         )
         found.append("look at the issuer for what was done with the old value, and for keys that were made with it")
     elif use == "signing" and settings is not None:
-        if settings.algorithm == "HS256":
+        if settings.algorithm == "HS256" and kind_of(settings.source) == "sealed":
+            found.append("no verifier has it: those that ask the minter (introspection) take no token of the old key")
+        elif settings.algorithm == "HS256":
             found.append(f"give every verifier the new secret of {alias} now, and have it drop the old one")
         else:
             found.append(

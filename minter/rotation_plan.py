@@ -8,6 +8,7 @@ from typing import Any, Final, Literal
 
 from config.clock import rfc3339
 from minter.key_rows import User, VersionRow
+from minter.sources import kind_of
 
 #: Who makes the new value: the minter, the issuer at the minter's request, or the operator who gives it.
 ValueFrom = Literal["minter", "issuer", "operator"]
@@ -131,7 +132,10 @@ def _signing_steps(versions: Versions, cache_s: float, now: float, *, at_once: b
 
 
 def _published(versions: Versions, *, at_once: bool) -> str:
-    if versions.active and versions.active.algorithm == "HS256":
+    active = versions.active
+    if active and active.algorithm == "HS256" and kind_of(active.source_ref) == "sealed":
+        return "nobody but the minter has it: verifiers ask the minter (introspection), before and after"
+    if active and active.algorithm == "HS256":
         return (
             "nobody is waited for: give verifiers the new secret at once; its source has it"
             if at_once

@@ -68,6 +68,10 @@ def create(
     said |= {"origins": origin or [], "rotate_every": _period(rotate_every)}
     answer = _client(config).post(f"/v1/keys/{commands.in_path(alias)}/create", {"settings": said})
     _show_new(answer, json=json)
+    if algorithm == "HS256" and answer["source_ref"].startswith("sealed:"):
+        terminal.say(
+            "no verifier can be given it, for it is never shown: tokens of it are checked by asking the minter"
+        )
 
 
 @app.command(name="import")

@@ -239,6 +239,17 @@ async def test_a_version_that_is_in_use_cannot_be_aborted(vault):
     assert value_of(vault) == NEW
 
 
+async def test_nobody_is_sent_for_a_shared_secret_to_where_it_cannot_be_taken_out(vault):
+    vault.key("shared", "sealed:shared", use="signing", algorithm="HS256")
+    await vault.restart()
+    for compromised in (False, True):
+        plan = await rotation(vault).request("shared", "start", dry_run=True, compromised=compromised)
+        told = " ".join([*(step["does"] for step in plan["steps"]), *plan.get("to_do", ())])
+        assert "give verifiers" not in told
+        assert "give every verifier" not in told
+        assert "introspection" in told
+
+
 async def test_an_unknown_key_is_not_found(vault):
     with pytest.raises(ProblemError) as refused:
         await rotation(vault).request("nobody", "status")
