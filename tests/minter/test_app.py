@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 
 import msgspec
@@ -160,6 +161,26 @@ async def test_a_thousand_wrong_tokens_are_slowed_down_and_the_right_one_is_not(
     assert 0 < len(served.world.codes(prefix="access.")) <= 10
 
 
+async def test_who_is_denied_stays_denied_when_the_log_cannot_be_written_and_that_is_written_later(served, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, "no space")
+
+    world = served.world
+    with monkeypatch.context() as broken:
+        broken.setattr(world.minter.audit._file, "_write", full)
+        wrong = {"Authorization": "Bearer " + generate(BROKER).reveal()}
+        assert (await served.ask("brokers", "POST", "/v1/leases", headers=wrong, json={}))[0] == 401
+        status, body, _ = await served.lease(profile="none")
+        assert (status, body["code"]) == (403, "profile-unknown")
+        status, body, _ = await served.lease()
+        assert (status, body["code"]) == (503, "audit-unavailable")
+        await world.minter.recorder.drain()
+    assert world.codes(prefix="access.") == []
+    assert (await served.lease())[0] == 200
+    assert world.codes(prefix="access.") == ["access.denied"]
+    assert "lease.refused" in world.codes()
+
+
 async def test_refusals_are_audited_but_cannot_fill_the_log(served):
     for _ in range(80):
         status, body, _ = await served.lease(profile="none")
@@ -258,14 +279,16 @@ async def test_the_counts_of_a_run_reach_the_audit_log_as_the_brokers_word(serve
         {"code": "profile-not-granted", "profile": "", "calls": 1},
     ]
     record["grant_digests"] = {"static": "sha256:" + "a" * 64}
-    path = f"/v1/runs/{served.world.run_id()}/record"
-    status, _, _ = await served.ask("brokers", "POST", path, broker="b1", json=record)
+    run_id = served.world.run_id()
+    status, _, _ = await served.ask("brokers", "POST", f"/v1/runs/{run_id}/record", broker="b1", json=record)
     assert status == 204
     event = served.world.audit()[-1]
     assert (event["code"], event["reported_by"], event["broker"], event["calls"]) == ("run.recorded", "broker", "b1", 3)
     assert event["by_route"] == ["static GET /v1/things 3"]
     assert event["denied_by"] == ["route-reserved static DELETE /v1/things/* 2", "profile-not-granted - - 1"]
     assert event["grant_digests"] == ["static sha256:" + "a" * 64]
+    told = {name: event[name] for name in ("run_id", "caller", "ended", "denied", "shed", "trace_id")}
+    assert told == {"run_id": run_id, "caller": "agent", "ended": "expired", "denied": 1, "shed": 0, "trace_id": "t-1"}
 
 
 async def test_the_record_of_a_broker_of_an_earlier_version_is_taken(served):
