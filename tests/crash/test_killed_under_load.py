@@ -1,8 +1,10 @@
-"""SIGKILL at any instant while many brokers ask: what must hold after a failpoint holds after these, too."""
+"""SIGKILL or SIGTERM at any instant while many brokers ask: what holds after a failpoint holds after these, too."""
 
 from __future__ import annotations
 
+import os
 import random
+import signal
 import threading
 
 import pytest
@@ -69,3 +71,29 @@ def test_killed_again_and_again_under_load_it_forgets_nothing_and_releases_nothi
     assert len(minter.received) > ROUNDS * 4
     invariants.check(minter)
     assert minter.stop() == 0
+
+
+def test_a_stop_under_load_while_the_log_goes_on_in_new_files_leaves_all_that_lives_alive(minter, issuer):
+    assert minter.start()
+    with Clients(minter, 0) as clients:
+        for _ in range(10):
+            for _ in range(8):
+                assert clients.asked.acquire(timeout=20)
+            os.kill(minter.process.pid, signal.SIGUSR1)
+        os.kill(minter.process.pid, signal.SIGTERM)
+        assert minter.process.wait(20) == 0
+    assert clients.unexpected == []
+    alive = {lease_id for (lease_id,) in minter.query("SELECT id FROM leases WHERE state = 'active'")}
+    assert {name.removeprefix("mb-") for name in issuer.alive()} <= alive | revoking(minter)
+    assert not minter.query("SELECT 1 FROM leases WHERE state IN ('intent', 'orphan_suspect')")
+    assert len(minter.logs()) > 5
+    assert minter.run("audit", "verify").returncode == 0
+    assert minter.start()
+    invariants.check(minter)
+    assert minter.stop() == 0
+
+
+def revoking(minter):
+    return {
+        lease_id for (lease_id,) in minter.query("SELECT id FROM leases WHERE state IN ('revoking', 'irrevocable')")
+    }
