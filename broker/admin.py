@@ -19,14 +19,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from broker import records, views
-from broker.app import check_query, how_it_ended
+from broker.app import how_it_ended
 from broker.metrics import Metrics
 from broker.reload import Reloader
 from broker.run import Run
 from broker.runs import Registry
 from broker.status import Status
 from broker.store import Store
-from config.asgi import exception_handlers, json_response
+from config.asgi import exception_handlers, json_response, query_of
 from config.clock import Clock
 from config.problems import ProblemError
 
@@ -81,12 +81,12 @@ class Admin:
 
     async def show_metrics(self, request: Request) -> Response:
         """Return the metrics in Prometheus's text format."""
-        check_query(request, frozenset())
+        query_of(request)
         return Response(self.metrics.exposition(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
     async def ready(self, request: Request) -> Response:
         """Say whether the broker is ready; with ``?verbose`` in parts."""
-        check_query(request, frozenset({"verbose"}))
+        query_of(request, {"verbose"})
         ready = self.status.ready()
         shown: views.JSON = {"ready": ready}
         if "verbose" in request.query_params:
@@ -95,13 +95,13 @@ class Admin:
 
     async def list_runs(self, request: Request) -> Response:
         """List the live runs that fit the filters."""
-        check_query(request, frozenset(_FILTERS))
+        query_of(request, _FILTERS)
         runs = self.registry.live(**_filters(request))
         return json_response({"runs": [views.live(run, self.clock, rows=False) for run in runs]})
 
     async def show_run(self, request: Request) -> Response:
         """Show a run, of whichever caller, with its trace."""
-        check_query(request, frozenset())
+        query_of(request)
         run_id = request.path_params["run_id"]
         for run in self.registry.live(run_id=run_id):
             return json_response(views.live(run, self.clock, rows=True))
@@ -115,7 +115,7 @@ class Admin:
 
         ``"profile_granted": false`` says that no run had the profile, and that the grants do not name it either.
         """
-        check_query(request, frozenset({*_FILTERS, "all"}))
+        query_of(request, {*_FILTERS, "all"})
         filters = _filters(request)
         everything = request.query_params.get("all") == "true"
         if bool(filters) == everything:
@@ -130,7 +130,7 @@ class Admin:
 
     async def end_run(self, request: Request) -> Response:
         """End one run."""
-        check_query(request, frozenset())
+        query_of(request)
         runs = self.registry.live(run_id=request.path_params["run_id"])
         if not runs:
             raise ProblemError("run-not-found")
@@ -153,7 +153,7 @@ class Admin:
 
     async def reload(self, request: Request) -> Response:
         """Read grants and callers again."""
-        check_query(request, frozenset())
+        query_of(request)
         faults = await self.reloader.reload()
         if faults:
             raise ProblemError("reload-refused", faults=[str(fault) for fault in faults])

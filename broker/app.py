@@ -30,7 +30,7 @@ from broker.runs import Ended, Registry
 from broker.status import Status
 from broker.store import Store
 from config import tokens
-from config.asgi import Receive, Scope, Send, exception_handlers, json_response, read_body
+from config.asgi import Receive, Scope, Send, exception_handlers, json_response, query_of, read_body
 from config.clock import Clock
 from config.contract import decode
 from config.durations import parse_duration
@@ -274,17 +274,6 @@ async def how_it_ended(ended: Ended) -> views.JSON:
     return views.end(ended.run, ended.ended_at, await ended.notice.revoked(within_s=MINTER_S))
 
 
-def check_query(request: Request, allowed: frozenset[str]) -> None:
-    """Refuse query parameters that the call does not take: a misspelt filter must not widen what is meant.
-
-    Errors: ``ProblemError("parameter-unknown")``.
-    """
-    names = [name for name, _ in request.query_params.multi_items()]
-    if len(set(names)) != len(names) or not set(names) <= allowed:
-        taken = ", ".join(sorted(allowed)) or "none"
-        raise ProblemError("parameter-unknown", f"query parameters of this call, each at most once: {taken}")
-
-
 def _check_target(request: Request, rule: Rule) -> None:
     target = request.scope["target"]
     if _TOKEN.search(target):
@@ -292,7 +281,7 @@ def _check_target(request: Request, rule: Rule) -> None:
     # What stands encoded in the path is no call of ours: one spelling for each.
     if b"%" in target.partition(b"?")[0]:
         raise ProblemError("not-found")
-    check_query(request, rule.query)
+    query_of(request, rule.query)
 
 
 def _check_json(request: Request) -> None:

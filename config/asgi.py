@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, MutableMapping
 from typing import Any, Final
 
 import msgspec
@@ -58,6 +58,19 @@ def json_response(payload: Any, status: int = 200, headers: Mapping[str, str] | 
     for name, value in _COMMON:
         response.headers.setdefault(name.decode(), value.decode())
     return response
+
+
+def query_of(request: Request, allowed: Collection[str] = ()) -> dict[str, str]:
+    """Return the query parameters. One that is misspelt or doubled is refused: it must not widen what is meant.
+
+    Errors: ``ProblemError`` parameter-unknown.
+    """
+    given = request.query_params.multi_items()
+    found = dict(given)
+    if len(found) != len(given) or not found.keys() <= set(allowed):
+        taken = ", ".join(sorted(allowed)) or "none"
+        raise ProblemError("parameter-unknown", f"query parameters of this call, each at most once: {taken}")
+    return found
 
 
 async def read_body(receive: Receive, limit: int, scope: Scope | None = None) -> bytes:

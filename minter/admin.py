@@ -17,7 +17,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from config.asgi import exception_handlers, json_response, read_body
+from config.asgi import exception_handlers, json_response, query_of, read_body
 from config.clock import parse_rfc3339, rfc3339
 from config.contract import decode
 from config.problems import ProblemError
@@ -160,13 +160,13 @@ class AdminApi:
 
     async def end_lease(self, request: Request, uid: int) -> Response:
         """End one live lease."""
-        _filters(request, set())
+        query_of(request)
         ended = await self.service.end_one(request.path_params["lease_id"], "operator", uid=uid)
         return json_response({"leases": ended, "pending": sum(one.state == "revoking" for one in ended)})
 
     async def forget_lease(self, request: Request, uid: int) -> Response:
         """Forget one lease that nobody here can end."""
-        _filters(request, set())
+        query_of(request)
         wanted = decode(ForgetRequest, await read_body(request.receive, _MAX_BODY, request.scope))
         lease_id = request.path_params["lease_id"]
         await self.forgetting.forget(lease_id, wanted.reason, uid=uid)
@@ -174,13 +174,13 @@ class AdminApi:
 
     async def list_kinds(self, request: Request, _uid: int) -> Response:
         """Describe the token kinds."""
-        _filters(request, set())
+        query_of(request)
         third = self.third_party_kinds
         return json_response({"kinds": [kinds.describe(name, third) for name in kinds.names(third)]})
 
     async def reload(self, request: Request, uid: int) -> Response:
         """Read grants, brokers and secrets again."""
-        _filters(request, set())
+        query_of(request)
         faults = await self.reloader.reload(uid=uid)
         if faults:
             raise ProblemError(
@@ -190,7 +190,7 @@ class AdminApi:
 
     async def ready(self, request: Request, _uid: int) -> Response:
         """Say whether the minter is ready; with ``?verbose`` each check by name, and what is wrong beside them."""
-        verbose = "verbose" in _filters(request, {"verbose"})
+        verbose = "verbose" in query_of(request, {"verbose"})
         report = self.readiness.report()
         failed = {name: reason for name, reason in report.items() if reason}
         if failed:
@@ -200,18 +200,13 @@ class AdminApi:
 
     async def show_metrics(self, request: Request, _uid: int) -> Response:
         """Return the metrics in Prometheus's text format."""
-        _filters(request, set())
+        query_of(request)
         return Response(await self.metrics(), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
 
 def _filters(request: Request, allowed: set[str]) -> dict[str, Any]:
-    """Return the query parameters. A misspelt or doubled one is refused: it must not widen what is meant."""
-    names = [name for name, _ in request.query_params.multi_items()]
-    if len(set(names)) != len(names) or not set(names) <= allowed:
-        raise ProblemError(
-            "parameter-unknown", f"query parameters of this call, each at most once: {', '.join(sorted(allowed))}"
-        )
-    given: dict[str, Any] = dict(request.query_params)
+    """Return the query parameters of a list or a mass end, read."""
+    given: dict[str, Any] = dict(query_of(request, allowed))
     if "since" in given:
         try:
             given["since"] = parse_rfc3339(given["since"])

@@ -7,12 +7,12 @@ import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from starlette.requests import Request
 from starlette.responses import Response
 
-from config.asgi import json_response
+from config.asgi import json_response, query_of
 from config.clock import parse_rfc3339
 from config.problems import ProblemError
 from minter import audit_search
@@ -49,7 +49,7 @@ class AuditCalls:
 
         ``more_after`` says where to go on: a page looks at a bounded number of lines.
         """
-        given = _parameters(request, {"after", "limit", "last", "key", "uid", "since", "until", *FIELDS})
+        given = query_of(request, {"after", "limit", "last", "key", "uid", "since", "until", *FIELDS})
         query = Query(
             wanted=tuple((name, given[name]) for name in FIELDS if name in given),
             key=given.get("key"),
@@ -71,7 +71,7 @@ class AuditCalls:
 
         It is the one thing that an auditor makes the minter write, so at a rate that fills no disk.
         """
-        _parameters(request, set())
+        query_of(request)
         if wait_s := self.rate.wait_s(uid):
             raise ProblemError("too-many-requests", retry_after=wait_s)
         try:
@@ -82,7 +82,7 @@ class AuditCalls:
 
     async def rotate(self, request: Request, uid: int) -> Response:
         """Go on in a new file."""
-        _parameters(request, set())
+        query_of(request)
         await self.go_on_anew(uid)
         return json_response({"rotated": True})
 
@@ -106,15 +106,6 @@ class AuditCalls:
         with contextlib.suppress(ProblemError):
             await self.store.write(keep)
             self._kept[:] = [last.seq]
-
-
-def _parameters(request: Request, allowed: set[str]) -> dict[str, Any]:
-    names = [name for name, _ in request.query_params.multi_items()]
-    if len(set(names)) != len(names) or not set(names) <= allowed:
-        raise ProblemError(
-            "parameter-unknown", f"query parameters of this call, each at most once: {', '.join(sorted(allowed))}"
-        )
-    return dict(request.query_params)
 
 
 def _number(text: str) -> int:

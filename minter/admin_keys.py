@@ -9,7 +9,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from config.asgi import json_response, read_body
+from config.asgi import json_response, query_of, read_body
 from config.clock import Clock, rfc3339
 from config.contract import decode
 from config.problems import ProblemError
@@ -101,8 +101,9 @@ class KeyCalls:
         )
         return json_response(plan)
 
-    async def ages(self, _request: Request, _uid: int) -> Response:
+    async def ages(self, request: Request, _uid: int) -> Response:
         """Say how old each key is against its period, and whether the minter can rotate it by itself."""
+        query_of(request)
         ages = await self.store.read(lambda c: key_age.ages(c, self.custody.settings_of, now=self.clock.now()))
         return json_response({"keys": [self._aged(age) for age in ages]})
 
@@ -167,4 +168,5 @@ class KeyCalls:
         return json_response({"alias": alias, "origins": origins, "leases": ended})
 
     async def _read(self, type_: type[B], request: Request) -> B:
+        query_of(request)
         return decode(type_, await read_body(request.receive, _MAX_BODY, request.scope))

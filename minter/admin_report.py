@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from starlette.requests import Request
 from starlette.responses import Response
 
-from config.asgi import json_response
+from config.asgi import json_response, query_of
 from config.clock import Clock, parse_rfc3339
 from config.problems import ProblemError
 from minter.custody_report import CustodyReport
@@ -25,13 +25,11 @@ class ReportCalls:
         return json_response(await self.report.make(now=self._instant(request)))
 
     def _instant(self, request: Request) -> float:
-        given = request.query_params.multi_items()
+        given = query_of(request, {"at"})
         if not given:
             return self.clock.now()
-        if [name for name, _ in given] != ["at"]:
-            raise ProblemError("parameter-unknown", "query parameters of this call, each at most once: at")
         try:
-            at = parse_rfc3339(given[0][1])
+            at = parse_rfc3339(given["at"])
         except (ValueError, OverflowError):
             at = -1.0
         if at < 0:

@@ -12,7 +12,7 @@ import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
 
-from config.asgi import json_response, read_body
+from config.asgi import json_response, query_of, read_body
 from config.clock import Clock
 from config.contract import decode
 from config.problems import ProblemError
@@ -43,8 +43,9 @@ class StateCalls:
     quarantine: Quarantine
     clock: Clock
 
-    async def process(self, _request: Request, uid: int) -> Response:
+    async def process(self, request: Request, uid: int) -> Response:
         """Say what this process is: hardening, user, keyring backend, database."""
+        query_of(request)
         references = await self.store.read(_references)
         answer = process_facts.of_this_process(references)
         answer["keyring"] = await asyncio.to_thread(process_facts.keyring, self.settings, references)
@@ -58,6 +59,7 @@ class StateCalls:
 
         After its copy of the database: once the log has the lines of all that is in it. When it is written: record it.
         """
+        query_of(request)
         wanted = decode(BackupRequest, await read_body(request.receive, _MAX_BODY, request.scope))
         if wanted.step == "written":
             now = self.clock.now()
@@ -69,12 +71,14 @@ class StateCalls:
                 raise ProblemError("audit-unavailable", retry_after=5)
         return json_response({"step": wanted.step})
 
-    async def restored(self, _request: Request, _uid: int) -> Response:
+    async def restored(self, request: Request, _uid: int) -> Response:
         """Say what confirming a restored state would do."""
+        query_of(request)
         return json_response(asdict(await self.quarantine.summary()))
 
-    async def confirm(self, _request: Request, uid: int) -> Response:
+    async def confirm(self, request: Request, uid: int) -> Response:
         """Lift the quarantine of a restored state."""
+        query_of(request)
         return json_response(asdict(await self.quarantine.confirm(uid=uid)))
 
 

@@ -282,3 +282,10 @@ async def test_metrics_count_leases_by_state_and_kind_and_carry_no_ids(served):
     assert 'minter_leases_ended_total{kind="static",reason="run-ended",state="revoked"} 1.0' in text
     assert live.row.id not in text
     assert live.row.run_id not in text
+
+
+async def test_no_call_takes_a_parameter_that_it_does_not_know(served):
+    for method, path in places(served.world):
+        for query in ("dry_run=true", "last=1&last=2"):
+            _, answer = await ask(served, method, f"{path}?{query}", json={})
+            assert path == "/livez" or answer["code"] == "parameter-unknown", (method, path)
