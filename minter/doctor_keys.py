@@ -146,12 +146,23 @@ def _age(key: KeySettings | None, alias: str, version: _Version | None) -> Itera
     clock, _ = load.program_clock(os.environ, "MINTER_")
     period_s = float(key.rotate_every)
     age = KeyAge(alias=alias, use=key.use, since_at=version.activated_at, now=clock.now(), period_s=period_s)
-    days = f"is {age.age_s / 86400:.0f} days old"
+    old = f"is {_span(age.age_s)} old"
     if age.level == "alarm":
-        yield Finding("fault", "keys", alias, f"{days}, which is more than rotate_every", f"minter rotate {alias}")
+        yield Finding("fault", "keys", alias, f"{old}, which is more than rotate_every", f"minter rotate {alias}")
     elif age.level == "warning":
-        what = f"{days}, {age.ratio or 0:.0%} of rotate_every"
+        # Cut off, not rounded: 100 % is a fault.
+        what = f"{old}, {int(100 * (age.ratio or 0.0))}% of rotate_every"
         yield Finding("warning", "keys", alias, what, f"minter rotate {alias}")
+
+
+def _span(seconds: float) -> str:
+    """Return whole days, of less than two whole hours, of less than two seconds.
+
+    >>> _span(7_775_999), _span(172_799), _span(100)
+    ('89 days', '47 hours', '100 seconds')
+    """
+    unit, name = next(((s, n) for s, n in ((86400, "days"), (3600, "hours")) if seconds >= 2 * s), (1, "seconds"))
+    return f"{int(seconds // unit)} {name}"
 
 
 def load_grants(settings: MinterSettings, environ: Mapping[str, str]) -> Grants:
