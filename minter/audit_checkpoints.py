@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import os
 import queue
+import stat
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
@@ -39,7 +40,7 @@ Signer = Callable[[], SigningKey | None]
 #: How long a stop waits for the last one.
 _STOP_S: Final = 5.0
 _TAIL: Final = 8192
-_FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW
+_FLAGS: Final = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 
 _log = structlog.get_logger()
 
@@ -87,17 +88,19 @@ class Checkpoints:
         self._signer = signer
         self._previous = previous
         self._syslog = Syslog(syslog, tag="minter-audit-checkpoint") if settings.checkpoint_syslog else None
+        self._fd = _open(self.path)
         #: The last one that is kept in the file.
-        self.last: Checkpoint | None = _last_in(self.path)
+        self.last: Checkpoint | None = _last_in(self._fd)
         #: Why the last one could not be made or kept; empty when it was.
         self.problem = ""
+        #: That the file names a line which the log does not have: the log was put back, or the file.
+        self.ahead = ""
         self._named = self.last.kid if self.last is not None else ""
         self._key: SigningKey | None = None
         self._naming: SigningKey | None = None
         self._head: Head | None = None
         self._asked = self.last.seq if self.last is not None else 0
         self._made_at = clock.boottime()
-        self._fd = _open(self.path)
         self._queue: queue.SimpleQueue[_Wanted | None] = queue.SimpleQueue()
         self._thread = threading.Thread(target=self._run, name="audit-checkpoints", daemon=True)
         self._thread.start()
@@ -116,6 +119,11 @@ class Checkpoints:
 
     def appended(self, head: Head) -> None:
         """Take note of a line that is on disk; ask for a checkpoint when one is due."""
+        if self._head is None and head.seq <= self._asked:
+            # Only the file says so: the log is an older one, or the file is another's. It must not keep us silent.
+            self.ahead = f"the file of checkpoints names line {self._asked}, and the log ends at {head.seq}"
+            _log.error("audit-checkpoints-ahead", problem=self.ahead)
+            self._asked, self.last = 0, None
         self._head = head
         if self._naming is not None:
             before = self._key or (self._previous(self._named) if self._named else None)
@@ -240,14 +248,16 @@ def _open(path: Path) -> int:
     except OSError as error:
         what = f"the file cannot be opened ({name_of_error(error)})"
         raise ConfigurationError([Fault("audit_log.checkpoint_file", what)]) from None
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise ConfigurationError([Fault("audit_log.checkpoint_file", "is no regular file")])
     return fd
 
 
-def _last_in(path: Path) -> Checkpoint | None:
+def _last_in(fd: int) -> Checkpoint | None:
+    end = os.fstat(fd).st_size
     try:
-        with path.open("rb") as file:
-            file.seek(max(0, path.stat().st_size - _TAIL))
-            lines = file.read().split(b"\n")
+        lines = os.pread(fd, _TAIL, max(0, end - _TAIL)).split(b"\n")
     except OSError:
         return None
     for line in reversed(lines):

@@ -337,3 +337,28 @@ def test_a_crash_around_a_checkpoint_leaves_a_log_that_verifies_and_a_signer_tha
         world.log.close()
         report = world.report(pins=[OURS.kid])
         assert (report.bad, report.proven.seq) == (None, head.seq)
+
+
+def test_a_log_that_was_put_back_under_newer_checkpoints_is_said_and_is_signed_on(world):
+    world.open(checkpoint_records=3)
+    grow(world.log, 2)
+    older = world.path.read_bytes()
+    known = Head(*world.log.head())
+    grow(world.log, 40)
+    world.kept()
+    world.log.close()
+    world.path.write_bytes(older)
+    world.open(known=known, checkpoint_records=3)
+    before = len(world.read())
+    grow(world.log, 3)
+    assert "names line" in world.checkpoints.ahead
+    assert len(world.kept()) > before
+    assert world.checkpoints.last.seq <= world.log.head()[0]
+
+
+@pytest.mark.timeout(20)
+def test_a_pipe_in_the_place_of_the_file_of_checkpoints_does_not_hang_a_start(world, tmp_path):
+    os.mkfifo(tmp_path / "audit.jsonl.checkpoints")
+    with pytest.raises(ConfigurationError, match="no regular file"):
+        world.open()
+    world.log.close()
