@@ -185,7 +185,7 @@ class AuditLog:
     def _chained(self, batch: Sequence[Event], now: float) -> tuple[bytes, int, str]:
         if self._last_now - now >= CLOCK_STEP_S:
             behind_s = round(self._last_now - now, 3)
-            place = sum(event.code in _OF_THE_LOG for event in batch)
+            place = sum(event.code in OF_THE_LOG for event in batch)
             batch = [*batch[:place], Event("clock.went-back", {"behind_s": behind_s}), *batch[place:]]
         at, seq, prev = rfc3339(now), self._seq, self._prev
         written: list[bytes] = []
@@ -316,7 +316,7 @@ class AuditLog:
 
 
 #: Events that stand before what a batch tells: they are of the log itself.
-_OF_THE_LOG: Final = frozenset(
+OF_THE_LOG: Final = frozenset(
     {
         "audit.opened",
         "audit.continued",
@@ -327,6 +327,8 @@ _OF_THE_LOG: Final = frozenset(
         "audit.signer",
     }
 )
+#: What the log writes without being told to.
+BY_ITSELF: Final = OF_THE_LOG | {"clock.went-back"}
 
 
 def _second(settings: AuditSettings) -> Target | None:

@@ -82,6 +82,7 @@ FIELDS: Final[Mapping[str, tuple[tuple[type, ...], str]]] = {
     "installation": ((str,), "id of the installation that the log belongs to"),
     "torn_bytes": ((int,), "bytes of an unfinished last line that were cut off"),
     "torn_sha256": ((str,), "SHA-256 of those bytes"),
+    "known_seq": ((int,), "number of the last line that the state knows of"),
     "lost_seq": ((int,), "number of the last line that the state knew"),
     "lost_hash": ((str,), "hash of that line"),
     "kid": ((str,), "RFC 7638 thumbprint of a public key"),
@@ -133,6 +134,10 @@ EVENTS: Final[Mapping[str, EventType]] = {
     "restore.confirmed": _event(
         "An operator lifted the quarantine of a restored state: the leases of the backup end.",
         *("uid", "count", "suspects", "lost_seq", "lost_hash"),
+    ),
+    "state.older": _event(
+        "The log has lines that the state does not know: an older state was put in its place. It is in quarantine.",
+        *("known_seq", "count"),
     ),
     # --- leases ---
     "lease.intent": _event("A credential is about to be made upstream.", *_LEASE, *_ASKED),

@@ -18,7 +18,7 @@ from config.contract import RevokedLease
 from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
 from config.settings import MinterSettings
-from minter import key_age, lease_rows, reload, state_copies
+from minter import key_age, lease_rows, quarantine, reload, state_copies
 from minter.admin import AdminApi
 from minter.admin_audit import CHECKPOINTS_AT_ONCE, CHECKPOINTS_PER_S, AuditCalls
 from minter.admin_keys import KeyCalls
@@ -159,7 +159,7 @@ class Minter:
         self.readiness.add("audit", lambda: "it cannot be written" if store.failing == "audit" else "")
         self.readiness.add("quarantine", self.quarantine.reason)
         self.readiness.add("expiry", lambda: "" if self.expiry.healthy() else "no sweep has ended for too long")
-        self.readiness.note("audit-checkpoints", lambda: self.checkpoints.problem)
+        self.readiness.note("audit-checkpoints", lambda: self.checkpoints.problem or self.checkpoints.ahead)
         self.readiness.note("audit-places", lambda: "; ".join(self.audit.problems().values()))
         self.audit_calls = AuditCalls(
             path=Path(settings.audit),
@@ -242,6 +242,7 @@ class Minter:
             undo.callback(audit.close)
             store = Store(path, audit=audit, clock=clock)
             undo.push_async_callback(store.close)
+            await quarantine.doubt(store, log, clock=clock)
             sources = Sources(Context.of(settings, environ), third_party=settings.sources)
             custody = Custody(settings, sources=sources, clock=clock)
             read = await reload.read(settings, custody, store)

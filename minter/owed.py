@@ -7,7 +7,7 @@ looked for in the log: the process may have died before the log had it, after it
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -57,6 +57,25 @@ def left(connection: Connection, lines: Lines) -> list[Event] | None:
         else:
             missing.append(event)
     return missing
+
+
+def unknown_to(connection: Connection, lines: Lines, own: Collection[str]) -> tuple[int, int] | None:
+    """Say whether the log has lines that this state cannot have caused: it is an older one, put back by somebody.
+
+    Whatever is told to the log was committed here first, with the number of the log's last line by then. Return the
+    last line that the state knows of and how many are unknown behind it (as far as was looked), or None. ``own``: the
+    codes that the log writes by itself. Errors: like :func:`left`.
+    """
+    rows = connection.exec_driver_sql("SELECT seq, events FROM owed_events").all()
+    head = connection.exec_driver_sql("SELECT seq FROM audit_head").scalar()
+    if head is None and not rows:
+        return None
+    known = max(head or 0, *(row[0] for row in rows), 0)
+    # By code alone: a long field stands shortened in the log.
+    told = Counter(code for _, kept in rows for code, _ in _decode(kept))
+    found = Counter(line["code"] for line in lines(known, told.total() + _MORE_LINES) if line["code"] not in own)
+    unknown = (found - told).total()
+    return (known, unknown) if unknown else None
 
 
 #: The members that every line has beside its event's own.

@@ -1,5 +1,7 @@
 """A restored state is not believed until an operator says so: what the backup calls live may long be somebody else's.
 
+One that was put back without ``minter restore`` is found by its log, which goes further (:func:`doubt`).
+
 1. While the state is in quarantine nothing is lent, ended, revoked, swept or rotated, by whomever it is asked for.
    What only looks (lists, reports, the audit log, public keys) answers, and readiness says why the rest does not.
 2. The quarantine stands in the state itself, so it outlives any restart, and begins before a restored state is in
@@ -20,8 +22,10 @@ from typing import Final
 import structlog
 
 from config.clock import Clock, rfc3339
+from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
-from minter import failpoints
+from minter import failpoints, owed
+from minter.audit import BY_ITSELF, read_after
 from minter.audit_events import Event, Value
 from minter.audit_verify import Head
 from minter.book import Book
@@ -80,7 +84,11 @@ class Quarantine:
 
     def reason(self) -> str:
         """Return why the minter is not ready, for readiness; empty without a quarantine."""
-        return "" if self.since is None else "the state was restored: minter restore --confirm lifts the quarantine"
+        return (
+            ""
+            if self.since is None
+            else "the state was restored, or is older than its log: minter restore --confirm lifts the quarantine"
+        )
 
     async def summary(self) -> Summary:
         """Return what a confirmation would do. Errors: ``not-quarantined``."""
@@ -135,6 +143,36 @@ def begin(state: Path, *, now: float, lost: Head | None = None) -> None:
         if lost is not None:
             database.execute(insert, (LOST, f"{lost.seq} {lost.hash}"))
     database.close()
+
+
+async def doubt(store: Store, log: Path, *, clock: Clock) -> None:
+    """Put the state in quarantine when the log knows of what came after it: somebody put an older one in its place.
+
+    Call it before anything is written. Errors: ``ConfigurationError`` when the log cannot be read.
+    """
+    try:
+        older = await store.read(
+            lambda found: (
+                None
+                if _instant(found, QUARANTINE) is not None
+                else owed.unknown_to(found, lambda seq, limit: read_after(log, seq, limit), BY_ITSELF)
+            )
+        )
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(
+            [Fault("audit", f"cannot be held against the state ({type(error).__name__})")]
+        ) from None
+    if older is not None:
+        known, count = older
+        _log.error("state-is-older-than-its-log", known_seq=known, count=count)
+        told: dict[str, Value] = {"known_seq": known, "count": count}
+        await store.write(functools.partial(_begin, clock.now(), told))
+
+
+def _begin(now: float, told: dict[str, Value], connection: Connection) -> tuple[None, list[Event]]:
+    connection.exec_driver_sql("DELETE FROM meta WHERE name IN (?, ?)", (CONFIRMED, LOST))
+    connection.exec_driver_sql("INSERT OR REPLACE INTO meta (name, value) VALUES (?, ?)", (QUARANTINE, repr(now)))
+    return None, [Event("state.older", told)]
 
 
 def _instant(connection: Connection, name: str) -> float | None:

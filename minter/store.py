@@ -253,9 +253,12 @@ class Store:
 
     def _keep(self, connection: Connection, jobs: Sequence[_Job]) -> None:
         """Keep the events of this transaction with it, and no longer those that the log has."""
+        events = [event for job in jobs for event in job.events]
         if self._keeps and not self._owed:
             owed.settle(connection)
-        events = [event for job in jobs for event in job.events]
+            if not events:
+                # Else nothing here would say how far the log went: see owed.unknown_to.
+                self._keep_head(connection, self._highest_wall)
         if events:
             owed.keep(connection, events, seq=self._audit.head()[0])
 
@@ -356,6 +359,9 @@ class Store:
         if now > self._highest_wall:
             self._highest_wall = now
             connection.exec_driver_sql(_KEEP_WALL, (repr(now),))
+        self._keep_head(connection, now)
+
+    def _keep_head(self, connection: Connection, now: float) -> None:
         head = self._audit.head()
         if head != self._head:
             self._head = head

@@ -16,6 +16,7 @@ PREFIX = "mb-"
 def check(world: Killable) -> None:
     """Check a minter that has just been started again, then end everything and check what is left."""
     world.until(lambda: world.admin("GET", "/readyz").status in (200, 503), "it answers")
+    the_state_is_believed(world)
     confirm(world)
     world.until(lambda: world.admin("GET", "/readyz").status == 200, "it is ready again")
     one_active_version(world)
@@ -31,6 +32,11 @@ def check(world: Killable) -> None:
     ended_leases_keep_no_value(world)
     the_log_verifies(world)
     nothing_is_written_in_the_clear(world)
+
+
+def the_state_is_believed(world: Killable) -> None:
+    """A kill does not look like an older state that somebody put in this one's place."""
+    assert not [line for line in world.audit() if line["code"] == "state.older"]
 
 
 def confirm(world: Killable) -> None:

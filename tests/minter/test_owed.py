@@ -9,7 +9,7 @@ import pytest
 from config.clock import FakeClock
 from config.problems import ProblemError
 from minter import owed
-from minter.audit import AuditUnavailable, read_after
+from minter.audit import BY_ITSELF, AuditUnavailable, read_after
 from minter.audit_events import Event
 from tests.minter.vault import Vault
 
@@ -115,3 +115,39 @@ async def test_a_clean_stop_owes_nothing(vault, tmp_path):
     await vault.stop()
     vault.open()
     assert await vault.store.read(lambda found: found.exec_driver_sql("SELECT 1 FROM owed_events").all()) == []
+
+
+# --- an older state under a newer log ---
+
+
+async def unknown(vault: Vault) -> tuple[int, int] | None:
+    return await vault.store.read(
+        lambda found: owed.unknown_to(found, lambda seq, limit: read_after(vault.audit.path, seq, limit), BY_ITSELF)
+    )
+
+
+async def test_a_process_that_died_knows_all_of_its_log(vault, died):
+    assert await unknown(died()) is None
+    await vault.store.write(tell(pinned("a"), pinned("b")))
+    assert await unknown(died()) is None
+    # Its transaction forgets what the log has, and has nothing of its own to tell.
+    await vault.store.write(tell())
+    assert await unknown(died()) is None
+    await vault.store.write(tell(expired("lse_1")))
+    await vault.store.write(tell())
+    await vault.store.write(tell(pinned("x" * 2000)))
+    assert await unknown(died()) is None
+    await vault.stop()
+    assert await unknown(died()) is None
+
+
+async def test_an_older_state_is_found_by_what_its_log_has_since(vault, tmp_path):
+    await vault.store.write(tell(pinned("a")))
+    await vault.stop()
+    before = (vault.directory / "minter.db").read_bytes()
+    vault.open()
+    await vault.store.write(tell(pinned("b"), pinned("c")))
+    await vault.stop()
+    (vault.directory / "minter.db").write_bytes(before)
+    vault.open()
+    assert await unknown(vault) == (2, 2)
