@@ -50,5 +50,6 @@ def to_do(
             found.append(f"destroy the other copy of the old value: {settings.second_copy}")
         if kind_of(settings.source) == "sealed":
             found.append("backups of the state hold the old value, sealed: destroy those that you do not need")
-    found.append(f"find out how it leaked, before version {version or ''} goes the same way".replace("  ", " "))
+    next_ = "the new version" if version is None else f"version {version}"
+    found.append(f"find out how it leaked, before {next_} goes the same way")
     return found

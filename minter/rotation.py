@@ -22,7 +22,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 import structlog
@@ -428,9 +428,16 @@ class Rotation:
         offers = self._roots.offers(alias)
         value_from: ValueFrom = "issuer" if offers else "operator"
 
+        # What is compromised begins anew, wherever a rotation stands: with a new version, and no older one is kept.
+        anew = terms.compromised and dry_run
+
         def query(connection: Connection) -> dict[str, Any]:
             versions = Versions.of(key_rows.versions(connection), alias)
-            old = [*versions.retiring, *([versions.active] if not versions.retiring and versions.active else [])]
+            goes = versions.active if anew or not versions.retiring else None
+            old = [*versions.retiring, *([goes] if goes else [])]
+            if anew:
+                prepared = None if self._makes(alias) else versions.prepared
+                versions = replace(versions, prepared=prepared, retiring=())
             users = [user for row in old for user in key_rows.users(connection, alias, row.version, now=now)]
             return describe(
                 alias,
@@ -449,7 +456,12 @@ class Rotation:
         if terms.compromised:
             settings = self._custody.settings_of(alias)
             plan["to_do"] = compromise.to_do(
-                alias, settings, deleted_by_issuer=offers, cache_s=self._cache_s, at=now, version=plan["active_version"]
+                alias,
+                settings,
+                deleted_by_issuer=offers,
+                cache_s=self._cache_s,
+                at=now,
+                version=None if dry_run else plan["active_version"],
             )
         return plan
 

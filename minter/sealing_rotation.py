@@ -273,6 +273,9 @@ class SealingRotation:
             return versions, resealing.left(connection), sealed, holders, names
 
         versions, left, sealed, holders, names = await self._store.read(query)
+        if compromised and dry_run:
+            # It begins anew, wherever a rotation stands: with a new version, and no older one is kept.
+            versions = replace(versions, prepared=None, retiring=())
         if versions.state == "idle" and dry_run:
             # Nothing waits for another data key yet; a rotation makes one, and all that is sealed moves to it.
             left = sealed + len(names)

@@ -191,7 +191,7 @@ def _say(plan: Mapping[str, Any], step: str) -> None:
     for version, problem in plan.get("problems", {}).items():
         terminal.say(f"version {version}: {problem}")
     for one in plan.get("to_do", ()):
-        terminal.say(f"still to do: {one}")
+        terminal.say(f"{'then it is left to you' if plan['dry_run'] else 'still to do'}: {one}")
     affected = plan["affected"]
     if plan["dry_run"]:
         leases, runs = terminal.count(affected["leases"], "live lease"), terminal.count(len(affected["runs"]), "run")

@@ -316,7 +316,7 @@ def test_a_compromised_key_is_replaced_at_once_and_what_is_left_to_do_is_said(se
     assert service.call(run, "GET", "/v1/items", profile="api").status == 200
     dry = console("minter", "rotate", "api", "--compromised", "--dry-run")
     assert dry.status == 0
-    assert "still to do: delete the old value of api at its issuer" in dry.err
+    assert "then it is left to you: delete the old value of api at its issuer" in dry.err
     before = key(service, "api")["versions"]
     done = console("minter", "rotate", "api", "--compromised", stdin="")
     assert done.status == 2

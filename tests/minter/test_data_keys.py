@@ -397,6 +397,15 @@ async def test_the_plan_says_how_much_is_to_be_sealed_anew_and_how_long_the_old_
     assert ("--finish" in retire["does"]) is not compromised
 
 
+async def test_the_plan_of_a_compromise_begins_anew_wherever_a_rotation_stands(vault):
+    await vault.start()
+    turning = rotation(vault)
+    assert (await turning.request("start"))["state"] == "retiring"
+    plan = await turning.request("start", dry_run=True, compromised=True)
+    assert not [step for step in plan["steps"] if step["done"]]
+    assert f"({plan['sealed_values']} left)" in plan["steps"][2]["does"]
+
+
 async def test_a_dry_run_changes_nothing(vault):
     await vault.start()
     await seal_a_lease(vault)

@@ -250,6 +250,15 @@ async def test_nobody_is_sent_for_a_shared_secret_to_where_it_cannot_be_taken_ou
         assert "introspection" in told
 
 
+async def test_the_plan_of_a_compromise_begins_anew_wherever_a_rotation_stands(vault):
+    turning = rotation(vault)
+    await turning.request("signer", "start", force=True)
+    plan = await turning.request("signer", "start", dry_run=True, compromised=True)
+    assert not [step for step in plan["steps"] if step["done"]]
+    assert "before the new version goes the same way" in plan["to_do"][-1]
+    assert len((await turning.request("signer", "status"))["old_versions"]) == 1
+
+
 async def test_an_unknown_key_is_not_found(vault):
     with pytest.raises(ProblemError) as refused:
         await rotation(vault).request("nobody", "status")
