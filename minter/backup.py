@@ -135,8 +135,10 @@ def _configuration(settings: MinterSettings, config: Path) -> dict[str, Path]:
 
 def _left_out(contents: Contents, settings: MinterSettings) -> list[str]:
     """Name what a restore needs besides, with where it was."""
-    references = dict(contents.references) | {alias: key.source for alias, key in settings.keys.items()}
-    left = [f"{alias} ({ref})" for alias, ref in references.items() if kind_of(ref) != "sealed"]
+    known = {alias for alias, _ in contents.references}
+    # The state knows where each version is; of a key that it does not know yet, the settings say where it will be.
+    unknown = ((alias, key.source) for alias, key in settings.keys.items() if alias not in known)
+    left = {f"{alias} ({ref})" for alias, ref in (*contents.references, *unknown) if kind_of(ref) != "sealed"}
     files = [path for path in (settings.tls.key, settings.tls.certificate, settings.tls.client_ca) if path]
     return sorted(left) + files + _preambles(Path(settings.grants))
 
