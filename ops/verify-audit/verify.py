@@ -302,6 +302,8 @@ def tell(found: dict[str, Any], unread: int) -> None:
     if not found["ok"]:
         bad = found["bad"]
         print("DOES NOT VERIFY: %s line %d (seq %d): %s" % (bad["file"], bad["line"], bad["seq"], bad["why"]))
+        if bad["reason"] == "signer":
+            print("Who signs after whom, the checkpoints from then say: give all that there are, or --key")
         return
     print("verifies: %d lines, last %d %s" % (found["lines"], found["last"]["seq"], found["last"]["hash"]))
     if found["proven"]:
@@ -320,14 +322,22 @@ def tell(found: dict[str, Any], unread: int) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; return the exit status."""
-    parser = argparse.ArgumentParser(description="Verify an audit log of the minter.")
-    parser.add_argument("logs", nargs="+", metavar="LOG")
-    parser.add_argument("--checkpoints", action="append", default=[], metavar="FILE")
-    parser.add_argument("--key", action="append", default=[])
-    parser.add_argument("--head", metavar="SEQ:HASH")
-    parser.add_argument("--installation")
-    parser.add_argument("--json", action="store_true")
+    parser = argparse.ArgumentParser(
+        description="Verify an audit log of the minter.", epilog="Exit status: 0 verifies, 7 does not, 2 not read."
+    )
+    parser.add_argument("logs", nargs="+", metavar="LOG", help="the files of one log, in any order")
+    again = "; may be given again"
+    parser.add_argument(
+        "--checkpoints", action="append", default=[], metavar="FILE", help="checkpoints, kept elsewhere at best" + again
+    )
+    parser.add_argument("--key", action="append", default=[], help="key id or fingerprint of a signer" + again)
+    parser.add_argument("--head", metavar="SEQ:HASH", help="a line that is known to be in the log")
+    parser.add_argument("--installation", metavar="ID", help="the installation that the log must be of")
+    parser.add_argument("--json", action="store_true", help="print JSON")
     options = parser.parse_args(arguments)
+    for name in options.logs:
+        if name.endswith(".checkpoints"):
+            parser.error(name + " holds checkpoints: give it as --checkpoints")
     head = None
     if options.head:
         number, _, digest = options.head.partition(":")
