@@ -41,7 +41,8 @@ def list_(
 ) -> None:
     """List the leases that are not over.
 
-    First those that nobody can end (orphan_suspect, irrevocable). Id, run, profile, state and end of each, and until when its credential lives at the latest: no credential.
+    First those that nobody can end (orphan_suspect, irrevocable). Id, run, profile, state and end of each, and until
+    when its credential lives at the latest: no credential.
     """
     leases = _find(
         AdminClient(options.settings(config)), run=run, key=key, kind=kind, caller=caller, profile=profile, state=state
