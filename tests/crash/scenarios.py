@@ -184,6 +184,7 @@ _one_at_a_time = threading.Lock()
 def old_state(world: Killable) -> None:
     """Make a state of the first released schema, with leases in it."""
     path = world.root / "state/minter.db"
+    path.touch(0o600)
     with _one_at_a_time:
         path.write_bytes(_first_schema())
     now = world.now()

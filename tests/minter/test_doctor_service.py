@@ -165,6 +165,19 @@ def test_what_stands_beside_a_state_and_in_it_is_named(console):
     assert found(console)["state", "schema"]["level"] == "fault"
 
 
+@pytest.mark.parametrize("name", ["minter.db", "audit.jsonl.checkpoints"])
+def test_a_state_or_checkpoints_that_others_can_open_are_a_fault(console, name):
+    path = console.root / "state" / name
+    path.touch(0o600)
+    (console.root / "state/audit.jsonl").touch(0o600)
+    own = [one for one in console("minter", "doctor", "--json").json["findings"] if one["where"] == str(path)]
+    assert "mode 0600" in "".join(one["what"] for one in own)
+    path.chmod(0o644)
+    again = console("minter", "doctor", "--json").json["findings"]
+    (fault,) = [one for one in again if one["where"] == str(path) and one["what"].startswith("mode")]
+    assert (fault["level"], fault["what"]) == ("fault", "mode 0644: others may use it")
+
+
 def test_a_variable_that_still_holds_a_key_is_named_and_its_value_is_not():
     facts = of_this_process(["env:API_KEY", "env:TAKEN", "file:/x"], {"API_KEY": "sekret-CANARY", "PATH": "/bin"})
     assert facts["secret_variables"] == ["API_KEY"]
