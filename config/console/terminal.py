@@ -1,8 +1,8 @@
 """How both programs speak to an operator: data on stdout, messages on stderr.
 
 A table is drawn by rich on a terminal (``NO_COLOR`` is obeyed) and is lines of tab-separated cells under a header
-when it is piped; where a terminal is so narrow that names would be cut in two, every row is a block of lines. ``-``
-stands for nothing. What a service reports may hold text that others chose (a trace id): no
+when it is piped; where a terminal is so narrow that the names in many columns would be cut in two, every row is a
+block of lines. ``-`` stands for nothing. What a service reports may hold text that others chose (a trace id): no
 control character of it reaches the terminal, and nothing in it is read as markup.
 """
 
@@ -23,6 +23,8 @@ _program = "minter-broker"
 #: What the last column of a drawn table needs at least, and what stands between two columns.
 _LAST: Final = 16
 _GAP: Final = 3
+#: A table of fewer columns stays one and is folded: as blocks it would be several times as long, for little.
+_MANY: Final = 6
 
 
 def set_program(name: str) -> None:
@@ -76,11 +78,12 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
     console = Console()
     # Of every column but the last, which is prose or may break anywhere, what must stay in one piece.
     whole = [max(map(_longest_word, column)) for column in zip(columns, *cells, strict=True)][:-1]
-    if cells and sum(whole) + _LAST + _GAP * len(whole) > console.width:
+    fits = sum(whole) + _LAST + _GAP * len(whole) <= console.width
+    if cells and not fits and len(columns) >= _MANY:
         _blocks(columns, cells)
         return
     drawn = Table(box=box.SIMPLE_HEAD, header_style="bold", pad_edge=False)
-    for column, width in zip(columns, [*whole, None], strict=True):
+    for column, width in zip(columns, [*(whole if fits else [None] * len(whole)), None], strict=True):
         drawn.add_column(column, overflow="fold", min_width=width)
     for row in cells:
         drawn.add_row(*(Text(cell) for cell in row))

@@ -60,8 +60,18 @@ def test_a_name_is_whole_on_a_narrow_terminal_and_only_the_last_column_is_folded
     assert lease in wide
     assert place in wide
     assert len(wide.splitlines()) > 4
-    narrow = drawn(monkeypatch, 60, ("LEASE", "PLACE", "WHAT"), [(lease, place, "a b"), (1, None, "c")])
-    assert narrow == f"LEASE  {lease}\nPLACE  {place}\nWHAT   a b\n\nLEASE  1\nPLACE  -\nWHAT   c\n"
+    columns = ("LEASE", "PLACE", "A", "B", "C", "WHAT")
+    narrow = drawn(monkeypatch, 60, columns, [(lease, place, 1, 2, 3, "a b"), (1, None, 4, 5, 6, "c")])
+    first, _, second = narrow.partition("\n\n")
+    assert first == f"LEASE  {lease}\nPLACE  {place}\nA      1\nB      2\nC      3\nWHAT   a b"
+    assert second == "LEASE  1\nPLACE  -\nA      4\nB      5\nC      6\nWHAT   c\n"
+
+
+def test_a_narrow_table_of_few_columns_is_folded(monkeypatch):
+    narrow = drawn(monkeypatch, 30, ("WHERE", "WHAT"), [("/var/lib/minter/state/minter.db", "is there")])
+    assert "─" in narrow
+    assert "/var/lib/minter" in narrow
+    assert "/var/lib/minter/state/minter.db" not in narrow
 
 
 def test_an_empty_table_is_its_header(monkeypatch):
