@@ -13,9 +13,15 @@ from minter.forms import check_record
 
 def recorded(trace):
     row = RunRow(
-        run_id="run_1", caller="agent", trace_id=None, params=b"{}", token_digest=b"",
+        run_id="run_1",
+        caller="agent",
+        trace_id=None,
+        params=b"{}",
+        token_digest=b"",
         **dict.fromkeys(("created_at", "expires_at", "boot_expires_at", "ceiling_at", "boot_ceiling_at"), 0.0),
-        boot_id="b", end_reason="expired", trace=trace.dump(),
+        boot_id="b",
+        end_reason="expired",
+        trace=trace.dump(),
         profiles=(ProfileRow(profile="api", grant_digest="sha256:" + "a" * 64, source=b"{}"),),
     )
     body = msgspec.json.encode(run_record.run_record(row))
