@@ -248,9 +248,11 @@ def _open(path: Path) -> int:
     except OSError as error:
         what = f"the file cannot be opened ({name_of_error(error)})"
         raise ConfigurationError([Fault("audit_log.checkpoint_file", what)]) from None
-    if not stat.S_ISREG(os.fstat(fd).st_mode):
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode) or status.st_uid != os.geteuid() or status.st_mode & 0o022:
         os.close(fd)
-        raise ConfigurationError([Fault("audit_log.checkpoint_file", "is no regular file")])
+        what = "must be a file of the minter's user that others cannot write"
+        raise ConfigurationError([Fault("audit_log.checkpoint_file", what, "chmod go-w")])
     return fd
 
 

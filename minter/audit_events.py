@@ -120,6 +120,9 @@ EVENTS: Final[Mapping[str, EventType]] = {
         "lost_hash",
         "uid",
     ),
+    "audit.events-lost": _event(
+        "Events that were committed with their rows could not be read at a start: the log lacks them."
+    ),
     "clock.went-back": _event("The wall clock stands before the line before this one.", "behind_s"),
     # --- the service ---
     "service.started": _event("The minter is ready.", "program", "profiles", "keys", "brokers", "grants_digest", "uid"),

@@ -160,6 +160,8 @@ class User:
     leases: int
 
 
+#: More runs than anybody reads are not listed.
+_MAX_USERS: Final = 100_000
 _LIVE: Final = "state IN ('intent', 'active', 'revoking') AND expires_at > ?"
 
 
@@ -167,7 +169,7 @@ def users(connection: Connection, alias: str, version: int, *, now: float) -> li
     """Return who has live credentials that were made with a version."""
     rows = connection.exec_driver_sql(
         f"SELECT run_id, caller, broker, count(*) FROM leases WHERE {_LIVE} AND instr(key_versions, ?) "  # noqa: S608
-        "GROUP BY run_id, caller, broker ORDER BY run_id",
+        f"GROUP BY run_id, caller, broker ORDER BY run_id LIMIT {_MAX_USERS}",
         (now, msgspec.json.encode(f"{alias}@{version}").decode()),
     )
     return [User(*row) for row in rows]

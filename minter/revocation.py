@@ -17,6 +17,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
+import structlog
+
 from config.clock import Clock
 from config.contract import RevokedLease
 from config.problems import ProblemError
@@ -42,6 +44,8 @@ _BATCH: Final = 500
 _BATCHES: Final = 20
 #: Smaller steps back are the clock being steered.
 _STEP_BACK_S: Final = 5.0
+
+_log = structlog.get_logger()
 
 
 class Endings:
@@ -201,6 +205,10 @@ class Endings:
             if not stands(error):
                 self._unwritten += self._try_unwritten(part)
                 return
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not leave a lease that nobody ends
+            _log.error("ends-not-written", exc_info=error)
+            self._unwritten += self._try_unwritten(part)
+            return
         if any(change.row.id in self._closing for change in part):
             failpoints.reached("revoke.row-written")
         self._settled(part)

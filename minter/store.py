@@ -222,8 +222,14 @@ class Store:
     # --- the writer thread ---
 
     def _run(self) -> None:
-        connection = self._engine.connect()
-        self._load(connection)
+        try:
+            connection = self._engine.connect()
+            self._load(connection)
+        except Exception as error:  # noqa: BLE001 - whoever waits is to be told, whatever it is
+            _log.error("state-unavailable", exc_info=error)
+            self.failing = "state"
+            self._refuse_everything()
+            return
         while True:
             jobs, last = self._next_batch()
             if jobs:
@@ -238,6 +244,15 @@ class Store:
             self._keep(connection, ())
         connection.close()
 
+    def _refuse_everything(self) -> None:
+        """Answer for a state that could not be read at all."""
+        last = False
+        while not last:
+            jobs, last = self._next_batch()
+            for job in jobs:
+                job.error = ProblemError("state-unavailable", retry_after=_RETRY_S)
+            _resolve(jobs)
+
     def _load(self, connection: Connection) -> None:
         with connection.begin():
             row = connection.exec_driver_sql("SELECT value FROM meta WHERE name = 'highest_wall'").first()
@@ -248,7 +263,7 @@ class Store:
                 lost = owed.left(connection, lambda seq, limit: read_after(self._audit.path, seq, limit))
         except (DBAPIError, OSError, ValueError) as error:
             _log.error("owed-events-lost", exc_info=error)
-            return
+            lost = [Event("audit.events-lost", {})]
         self._keeps, self._owed = lost is not None, lost or []
 
     def _keep(self, connection: Connection, jobs: Sequence[_Job]) -> None:

@@ -359,6 +359,15 @@ def test_a_log_that_was_put_back_under_newer_checkpoints_is_said_and_is_signed_o
 @pytest.mark.timeout(20)
 def test_a_pipe_in_the_place_of_the_file_of_checkpoints_does_not_hang_a_start(world, tmp_path):
     os.mkfifo(tmp_path / "audit.jsonl.checkpoints")
-    with pytest.raises(ConfigurationError, match="no regular file"):
+    with pytest.raises(ConfigurationError, match="a file of the minter's user"):
+        world.open()
+    world.log.close()
+
+
+def test_a_file_of_checkpoints_that_others_can_write_is_refused(world, tmp_path):
+    kept = tmp_path / "audit.jsonl.checkpoints"
+    kept.touch()
+    kept.chmod(0o620)
+    with pytest.raises(ConfigurationError, match="others cannot write"):
         world.open()
     world.log.close()

@@ -101,6 +101,21 @@ async def test_of_a_batch_that_the_log_has_in_part_the_rest_is_owed(vault):
     assert [(event.code, event.fields["alias"]) for event in missing] == [("key.pinned", "b")]
 
 
+async def test_what_was_kept_and_cannot_be_read_is_said_in_the_log(vault, died):
+    def full(*_events, **_now):
+        raise AuditUnavailable("no space is left")
+
+    vault.audit.append = full
+    with pytest.raises(ProblemError, match="audit-unavailable"):
+        await vault.store.write(tell(pinned("b")))
+    spoil = "UPDATE owed_events SET events = x'00'"
+    await vault.store.write(lambda connection: (connection.exec_driver_sql(spoil) and None, ()))
+    later = died()
+    await later.store.write(tell(pinned("d")))
+    assert aliases(later) == ["d"]
+    assert len(later.events("audit.events-lost")) == 1
+
+
 async def test_nothing_is_kept_of_what_was_undone(vault):
     def work(_connection):
         raise ProblemError("not-ready")

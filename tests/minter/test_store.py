@@ -360,6 +360,19 @@ async def test_the_highest_wall_time_survives_a_restart_with_the_clock_set_back(
     os.close(lock)
 
 
+async def test_a_state_that_cannot_be_read_at_all_is_said_to_whoever_waits(tmp_path, tape, clock, monkeypatch):
+    def fail(_store, _connection):
+        raise sqlite3.DatabaseError("malformed")
+
+    monkeypatch.setattr(Store, "_load", fail)
+    store, lock = opened(tmp_path, tape, clock)
+    with pytest.raises(ProblemError) as refused:
+        await asyncio.wait_for(store.read(lambda _connection: None), 10)
+    assert refused.value.code == "state-unavailable"
+    await store.close()
+    os.close(lock)
+
+
 async def test_nothing_is_taken_on_after_closing(tmp_path, tape, clock):
     store, lock = opened(tmp_path / "state", tape, clock)
     written = asyncio.create_task(store.write(put("t1")))
