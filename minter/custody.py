@@ -18,7 +18,7 @@ import asyncio
 import hmac
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
@@ -42,6 +42,9 @@ from minter.sources import Sources
 from minter.store import Connection, Store, committed
 
 __all__ = ["Custody", "Held", "Staged", "Store"]
+
+#: A key that goes to more places is no key for a place.
+MAX_ORIGINS: Final = 100
 
 
 class Custody:
@@ -281,6 +284,8 @@ class Custody:
         if self._settings_pins(alias):
             raise ProblemError("body-malformed", f"minter.toml says where key {alias} may go: change it there")
         wanted = sorted(set(origins))
+        if len(wanted) > MAX_ORIGINS:
+            raise ProblemError("body-malformed", f"a key may go to {MAX_ORIGINS} origins at most")
         try:
             for origin in wanted:
                 parse_origin(origin)

@@ -26,7 +26,7 @@ from config.secret import Secret
 from config.settings import KeySettings
 from minter import declared_keys, failpoints, key_places, key_rows, signing
 from minter.audit_events import Event, Value
-from minter.custody import Custody, Store
+from minter.custody import MAX_ORIGINS, Custody, Store
 from minter.held import OWN_KEYS, Held, key_event, version_row
 from minter.key_rows import KeyRow, VersionRow
 from minter.sources import MissingError, SourceError, check_text, kind_of
@@ -34,6 +34,8 @@ from minter.store import Connection, committed
 
 #: Sources that give a value once: the key would be gone after a restart.
 _ONCE: Final = frozenset({"fd"})
+#: What is longer is no word for a report.
+_MAX_WORDS: Final = 1000
 
 
 class KeyMaking:
@@ -56,6 +58,7 @@ class KeyMaking:
         value is at the source already and stays. Errors: ``body-malformed``, ``key-exists``, ``secret-unavailable``.
         """
         self._check_alias(alias)
+        _check_words(settings)
         _check_value(settings, value, in_place=in_place)
         self._check_source(settings.source, in_place=in_place)
         if value is not None:
@@ -231,6 +234,14 @@ class KeyMaking:
             await asyncio.to_thread(self._custody.reader.sources.delete, row.source_ref)
         except SourceError as error:
             raise ProblemError("secret-unavailable", f"the source of key {row.alias} {error.what}") from None
+
+
+def _check_words(settings: KeySettings) -> None:
+    for name in ("owner", "purpose", "second_copy"):
+        if len(getattr(settings, name)) > _MAX_WORDS:
+            raise ProblemError("body-malformed", f"{name} is longer than {_MAX_WORDS} characters")
+    if len(settings.origins) > MAX_ORIGINS:
+        raise ProblemError("body-malformed", f"a key may go to {MAX_ORIGINS} origins at most")
 
 
 def _check_value(settings: KeySettings, value: Secret | None, *, in_place: bool) -> None:

@@ -261,6 +261,26 @@ async def test_a_value_that_is_in_place_stays_there(vault):
     assert "mem2" not in {row.alias for row in await vault.versions()}
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"owner": "x" * 1001},
+        {"purpose": "x" * 1001},
+        {"second_copy": "x" * 1001},
+        {"origins": [f"https://{n}.example.com" for n in range(101)]},
+    ],
+    ids=lambda more: next(iter(more)),
+)
+async def test_words_without_end_are_not_kept_for_good(vault, more):
+    await refused(making(vault).declare("mem", static(**more), Secret(CANARY)), "body-malformed")
+    assert "mem" not in await vault.store.read(key_rows.keys)
+
+
+async def test_a_key_is_not_rebound_to_any_number_of_places(vault):
+    origins = [f"https://{n}.example.com" for n in range(101)]
+    await refused(vault.custody.rebind(vault.store, "api", origins), "body-malformed")
+
+
 async def test_an_alias_is_declared_once(vault):
     await making(vault).declare("mem", static(), Secret(CANARY))
     await refused(making(vault).declare("mem", static("sealed:other"), Secret("another")), "key-exists")
