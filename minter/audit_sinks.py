@@ -97,6 +97,8 @@ class _Place:
     #: It lacks lines that count.
     behind: bool = False
     retry_at: float = 0.0
+    #: It did not answer in time, and is not asked before.
+    hung_until: float = 0.0
     #: It can only be mended at the next start.
     broken: bool = False
 
@@ -200,7 +202,7 @@ class Sinks:
         for place in places:
             if place.behind or place.broken:
                 continue
-            if place.worker.busy():
+            if place.worker.busy() or time.monotonic() < place.hung_until:
                 place.problem = f"the {place.name} place of the audit log hangs"
                 continue
             place.worker.start(functools.partial(job, place.target))
@@ -212,6 +214,8 @@ class Sinks:
                 outcome = place.worker.result(deadline - time.monotonic())
                 place.problem = ""
             except TimeoutError:
+                # Whoever comes next is refused at once: in a row they would wait in a row.
+                place.hung_until = time.monotonic() + self.retry_s
                 outcome = AuditUnavailable(f"the {place.name} place of the audit log did not answer in time")
                 place.problem = str(outcome)
             except AuditUnavailable as error:

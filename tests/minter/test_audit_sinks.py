@@ -120,6 +120,29 @@ def test_with_all_a_place_that_hangs_costs_the_timeout_once_and_then_nothing(pat
     assert "key-7" not in path.read_text()
 
 
+def test_with_all_a_place_that_is_late_each_time_is_not_waited_for_by_everybody_in_a_row(path, copy):
+    log = open_log(path, **both(copy))
+    grow(log, 1)
+    gate = Gate(log._sinks.targets[1][1])
+    gate.open.clear()
+    with pytest.raises(AuditUnavailable, match="did not answer in time"):
+        log.append([pinned(7)], now=NOW + 2)
+    gate.open.set()
+    worker = log._sinks._places[1].worker
+    for _ in range(500):
+        if not worker.busy():
+            break
+        time.sleep(0.01)
+    # It has answered by now, and will be late again.
+    gate.open.clear()
+    began = time.monotonic()
+    with pytest.raises(AuditUnavailable, match="hangs"):
+        log.append([pinned(7)], now=NOW + 2)
+    assert time.monotonic() - began < SHORT
+    gate.open.set()
+    log.close()
+
+
 def test_one_file_alone_that_hangs_costs_the_timeout_and_no_more(path):
     log = open_log(path, timeout=SHORT)
     gate = Gate(log._file)
