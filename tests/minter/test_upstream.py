@@ -224,7 +224,9 @@ async def test_a_start_that_finds_thirty_thousand_overdue_is_ready_and_lends_bef
     assert (await slow.states())["active"] > 10_000
     async with slow.minter.expiry._sweeping:
         pass
-    await tick(slow)
+    # A sweep ends a part of them, and the next one is due at once.
+    for _ in range(3):
+        await tick(slow)
     states = await slow.states()
     assert (states["active"], states["expired"] + states["revoking"]) == (1, 30_000)
     assert len(slow.remote.revoked) - before == RATE
