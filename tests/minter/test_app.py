@@ -250,7 +250,7 @@ async def test_an_unexpected_error_is_500_with_a_request_id_and_no_detail(served
     monkeypatch.setattr(type(served.world.minter.service), "lease", broken)
     status, body, _ = await served.lease()
     assert (status, body["code"]) == (500, "internal-error")
-    assert "0451" not in json.dumps(body)
+    assert "canary-detail" not in json.dumps(body)
     assert body["request_id"]
 
 

@@ -113,7 +113,7 @@ async def test_an_irrevocable_lease_is_over_when_its_credential_ends_by_itself(s
 async def test_what_a_plugin_raises_counts_as_a_failed_try_and_its_text_stays_out(steady):
     row = await ended(steady, RuntimeError("upstream says: secret-detail-0451"))
     assert (await steady.row(row.id)).attempts == 1
-    assert "0451" not in (steady.folder / "state" / "audit.jsonl").read_text()
+    assert "secret-detail" not in (steady.folder / "state" / "audit.jsonl").read_text()
 
 
 async def test_a_lease_that_outlives_its_end_upstream_is_revoked_there_when_it_ends(steady):

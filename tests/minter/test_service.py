@@ -386,10 +386,10 @@ async def test_an_issuer_that_fails_is_a_problem_without_a_word_of_its_own_and_a
         await world.lease(profile="remote")
     assert refused.value.code == "issuer-failed"
     assert refused.value.__cause__ is None
-    assert "0451" not in str(refused.value) + str(refused.value.body("minter"))
+    assert "secret-detail" not in str(refused.value) + str(refused.value.body("minter"))
     assert world.codes() == ["lease.requested", "lease.intent", "lease.mint-failed", "lease.orphaned"]
     assert [event["problem"] for event in world.audit() if event["code"] == "lease.mint-failed"] == ["issuer-failed"]
-    assert "0451" not in (world.folder / "state" / "audit.jsonl").read_text()
+    assert "secret-detail" not in (world.folder / "state" / "audit.jsonl").read_text()
 
 
 async def test_a_failed_mint_may_have_made_something_and_stays_visible_until_its_worst_case_end(world):
