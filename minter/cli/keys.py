@@ -234,8 +234,8 @@ def retire(
 ) -> None:
     """Take a key out of use for good.
 
-    It is lent and signs no more, and what was made with it ends. A retired key does not come back; import it anew
-    under another alias. Its values stay until minter keys destroy.
+    It is not lent any more and signs nothing, and what was made with it ends. A retired key does not come back; import
+    it anew under another alias. Its values stay until minter keys destroy.
     """
     answer = _client(config).post(f"/v1/keys/{commands.in_path(alias)}/retire", {"force": force})
     if json:
