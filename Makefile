@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-peers properties crash check format bench schema lock clean
+.PHONY: help setup demo test test-peers properties fuzz crash check format bench schema lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -24,6 +24,10 @@ $(VENV)/.peers: $(VENV)/.ready ops/requirements-peers.lock
 	$(PIP) install --require-hashes -r ops/requirements-peers.lock
 	@touch $@
 
+$(VENV)/.fuzz: $(VENV)/.ready ops/requirements-fuzz.lock
+	$(PIP) install --require-hashes -r ops/requirements-fuzz.lock
+	@touch $@
+
 demo: setup ## the main job on real input, in about half a minute
 	@$(BIN)/python -m ops.demo
 
@@ -35,6 +39,25 @@ test-peers: $(VENV)/.peers ## the suite against real issuers and stores; says by
 
 properties: setup ## the lease state machine, a thousand examples (some minutes)
 	LEASE_MACHINE_EXAMPLES=1000 $(BIN)/python -m pytest tests/properties/test_lease_machine.py -n 0 --timeout 3600
+
+fuzz: $(VENV)/.ready ops/requirements-fuzz.lock
+	$(PIP) install --require-hashes -r ops/requirements-fuzz.lock
+	@touch $@
+
+demo: setup ## the main job on real input, in about half a minute
+	@$(BIN)/python -m ops.demo
+
+test: setup ## the whole test suite
+	$(BIN)/python -m pytest --ignore tests/peers
+
+test-peers: $(VENV)/.peers ## the suite against real issuers and stores; says by name what it skipped
+	$(BIN)/python -m pytest tests/peers -n 0
+
+properties: setup ## the lease state machine, a thousand examples (some minutes)
+	LEASE_MACHINE_EXAMPLES=1000 $(BIN)/python -m pytest tests/properties/test_lease_machine.py -n 0 --timeout 3600
+
+fuzz: $(VENV)/.fuzz ## run every fuzz target, FUZZ_SECONDS each (default 600); Linux only
+	@$(BIN)/python -m tests.fuzz --seconds $${FUZZ_SECONDS:-600}
 
 crash: setup ## kill the minter at every failpoint, the first few times that it gets there (some minutes)
 	CRASH_TIMES=4 $(BIN)/python -m pytest tests/crash -n 0
@@ -55,8 +78,8 @@ schema: setup ## write config/grants.schema.json anew from the types
 	$(BIN)/python -m config.schema > config/grants.schema.json
 
 lock: ## write the lock files anew (needs uv)
-	for f in requirements requirements-test requirements-peers; do \
+	for f in requirements requirements-test requirements-peers requirements-fuzz; do \
 	  uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links -q ops/$$f.in -o ops/$$f.lock; done
 
 clean: ## remove what the other targets made
-	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf $(VENV) *.egg-info .pytest_cache .ruff_cache .mypy_cache .hypothesis .fuzz
