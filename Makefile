@@ -40,22 +40,6 @@ test-peers: $(VENV)/.peers ## the suite against real issuers and stores; says by
 properties: setup ## the lease state machine, a thousand examples (some minutes)
 	LEASE_MACHINE_EXAMPLES=1000 $(BIN)/python -m pytest tests/properties/test_lease_machine.py -n 0 --timeout 3600
 
-fuzz: $(VENV)/.ready ops/requirements-fuzz.lock
-	$(PIP) install --require-hashes -r ops/requirements-fuzz.lock
-	@touch $@
-
-demo: setup ## the main job on real input, in about half a minute
-	@$(BIN)/python -m ops.demo
-
-test: setup ## the whole test suite
-	$(BIN)/python -m pytest --ignore tests/peers
-
-test-peers: $(VENV)/.peers ## the suite against real issuers and stores; says by name what it skipped
-	$(BIN)/python -m pytest tests/peers -n 0
-
-properties: setup ## the lease state machine, a thousand examples (some minutes)
-	LEASE_MACHINE_EXAMPLES=1000 $(BIN)/python -m pytest tests/properties/test_lease_machine.py -n 0 --timeout 3600
-
 fuzz: $(VENV)/.fuzz ## run every fuzz target, FUZZ_SECONDS each (default 600); Linux only
 	@$(BIN)/python -m tests.fuzz --seconds $${FUZZ_SECONDS:-600}
 
