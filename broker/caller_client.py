@@ -11,7 +11,8 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from broker.egress import Answer, Egress, MinterTransport
+from broker.egress import Egress, MinterTransport
+from broker.wire.whole import fetch
 from config import tokens
 from config.console.commands import CommandError, UnreachableError, answered
 from config.errors import ConfigurationError, ExitCode, Fault
@@ -64,12 +65,10 @@ class CallerClient:
         self._token = token
         self._ca_file = ca_file
         if not url.startswith("unix:"):
-            parts = urlsplit(self._url)
-            if parts.scheme not in ("http", "https") or not parts.hostname or parts.path or parts.query:
+            if not _is_origin(self._url):
                 raise CommandError(
                     ExitCode.USAGE, "the broker's address is not http://HOST:PORT, https://HOST:PORT or unix:PATH"
                 )
-            self._host = parts.hostname
 
     def open(self, body: dict[str, Any]) -> dict[str, Any]:
         """Open a run and return what the broker says of it. Errors: ``CommandError``."""
@@ -84,6 +83,8 @@ class CallerClient:
         try:
             status, answer = asyncio.run(self._within_time(method, path, body))
         except ProblemError as error:
+            if error.code == "response-too-large":
+                raise CommandError(ExitCode.UPSTREAM, "the broker's answer is too long to be one") from None
             raise self._unreachable(error.detail) from None
         except OSError as error:
             raise self._unreachable(str(error) or "too slow") from None
@@ -108,24 +109,28 @@ class CallerClient:
             finally:
                 await transport.close()
             return status, content
-        headers = [(b"authorization", authorization.encode()), (b"content-type", b"application/json")]
-        if body is not None:
-            headers.append((b"content-length", b"%d" % len(body)))
         egress = Egress(UpstreamSettings(ca_file=self._ca_file))
         try:
             # The operator named this address: it may well be a private one.
-            origin = egress.origin(self._url, self._host, private=True)
-            sending = await origin.connect(method, path.encode(), headers, body)
-            answer = await sending.send()
-            return answer.status, await _whole(answer)
+            origin = egress.pool(self._url, private=True)
+            lines = [
+                b"%s %s HTTP/1.1" % (method.encode(), path.encode()),
+                b"host: %s" % origin.authority,
+                b"authorization: %s" % authorization.encode(),
+                b"content-type: application/json",
+                b"content-length: %d" % len(body or b""),
+            ]
+            answer = await fetch(origin, b"\r\n".join(lines) + b"\r\n\r\n" + (body or b""), limit=_MAX_ANSWER)
+            return answer.status, answer.body
         finally:
             await egress.close()
 
 
-async def _whole(answer: Answer) -> bytes:
-    content = b""
-    while piece := await answer.read():
-        content += piece
-        if len(content) > _MAX_ANSWER:
-            raise CommandError(ExitCode.UPSTREAM, "the broker's answer is too long to be one")
-    return content
+def _is_origin(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        named = parts.hostname and parts.port != 0
+    except ValueError:  # a port that is none
+        return False
+    beyond = parts.path or parts.query or parts.fragment or "@" in parts.netloc
+    return bool(parts.scheme in {"http", "https"} and named and url.isascii() and not beyond)

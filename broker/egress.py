@@ -11,11 +11,15 @@ used beneath it. This is the one file that knows of aiohttp.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import socket
 import ssl
-from collections.abc import AsyncIterable, AsyncIterator, Iterable
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Final
+from urllib.parse import urlsplit
 
+import aiohappyeyeballs
 import aiohttp
 import structlog
 from aiohttp.abc import AbstractResolver, ResolveResult
@@ -25,6 +29,8 @@ from aiohttp.http_exceptions import HttpProcessingError
 from multidict import CIMultiDict
 from yarl import URL
 
+from broker.wire.pool import Origin as WireOrigin
+from broker.wire.upstream import Owner, UpstreamConnection
 from config import addresses
 from config.errors import ConfigurationError, Fault
 from config.problems import ProblemError
@@ -37,8 +43,10 @@ log = structlog.get_logger("broker.egress")
 
 Headers = Iterable[tuple[bytes, bytes]]
 
-#: How long a resolved (and checked) address is used for new connections.
+#: How long a resolved address is used for new connections. It is checked each time.
 _DNS_TTL_S: Final = 10
+#: How long the first address may take before the next is tried beside it (RFC 8305).
+_NEXT_ADDRESS_S: Final = 0.25
 #: How much of an answer waits here while the code does not read.
 _READ_BUFFER: Final = 65_536
 #: Limits of an answer's head.
@@ -226,19 +234,125 @@ def _check_status(status: int) -> None:
         raise ProblemError("upstream-malformed", "the status is not one that an answer has")
 
 
+#: Returns the addresses of a host, as text, for a port.
+Resolve = Callable[[str, int], Awaitable[list[str]]]
+
+
+async def system_resolve(host: str, port: int) -> list[str]:
+    """Ask the system. Errors: ``OSError``."""
+    loop = asyncio.get_running_loop()
+    found = await loop.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_ADDRCONFIG)
+    return [str(address[0]) for *_, address in found]
+
+
+class Addresses:
+    """What names resolved to, for a short while; who asks for the same name at once shares the answer."""
+
+    def __init__(self, resolve: Resolve) -> None:
+        """Take who resolves."""
+        self._resolve = resolve
+        self._known: dict[tuple[str, int], tuple[float, list[str]]] = {}
+        self._asking: dict[tuple[str, int], asyncio.Task[list[str]]] = {}
+
+    async def of(self, host: str, port: int) -> list[str]:
+        """Return the addresses of ``host``, unchecked. Errors: ``OSError``."""
+        key = (host, port)
+        until, known = self._known.get(key, (0.0, []))
+        if asyncio.get_running_loop().time() < until:
+            return known
+        asking = self._asking.get(key)
+        if asking is None:
+            asking = self._asking[key] = asyncio.create_task(self._ask(key))
+        # Who gives up leaves the others their answer.
+        return await asyncio.shield(asking)
+
+    async def _ask(self, key: tuple[str, int]) -> list[str]:
+        try:
+            found = await self._resolve(*key)
+        finally:
+            del self._asking[key]
+        self._known[key] = (asyncio.get_running_loop().time() + _DNS_TTL_S, found)
+        return found
+
+    def close(self) -> None:
+        """Stop asking."""
+        for asking in list(self._asking.values()):
+            asking.cancel()
+
+
+class Dialler:
+    """Opens connections to one origin, under one policy on addresses."""
+
+    def __init__(self, url: str, known: Addresses, tls: ssl.SSLContext, *, private: bool) -> None:
+        """Take the origin as a URL; ``private`` is ``private_addresses``."""
+        parts = urlsplit(url)
+        self._host = parts.hostname or ""
+        self._tls = tls if parts.scheme == "https" else None
+        self._port = parts.port or (80 if self._tls is None else 443)
+        self._known = known
+        self._private = private
+        self._loopback = addresses.is_loopback_host(self._host)
+        self._literal = addresses.is_literal(self._host)
+        self.authority = parts.netloc.encode("ascii")
+
+    async def dial(self, owner: Owner) -> UpstreamConnection:
+        """Return a connection for ``owner``: every address of the name is checked, and a checked one dialled.
+
+        Errors: ``OSError``; ``ProblemError("upstream-address-refused")``.
+        """
+        found = [self._host] if self._literal else await self._known.of(self._host, self._port)
+        for address in found:
+            addresses.check(address, private=self._private, loopback=self._loopback)
+        loop = asyncio.get_running_loop()
+        try:
+            sock = await aiohappyeyeballs.start_connection(
+                [_address_info(address, self._port) for address in found],
+                happy_eyeballs_delay=_NEXT_ADDRESS_S,
+                loop=loop,
+            )
+        except (RuntimeError, ValueError) as error:  # as uvloop has it, and where there is no address at all
+            raise ConnectionError(type(error).__name__) from None
+        try:
+            _, connection = await loop.create_connection(
+                lambda: UpstreamConnection(owner),
+                sock=sock,
+                ssl=self._tls,
+                server_hostname=self._host if self._tls is not None else None,
+            )
+        except BaseException:
+            with contextlib.suppress(OSError):
+                sock.close()
+            raise
+        return connection
+
+
+def _address_info(address: str, port: int) -> tuple[int, int, int, str, tuple[str, int] | tuple[str, int, int, int]]:
+    tcp = (socket.SOCK_STREAM, socket.IPPROTO_TCP, "")
+    if ":" in address:
+        return (socket.AF_INET6, *tcp, (address, port, 0, 0))
+    return (socket.AF_INET, *tcp, (address, port))
+
+
 class Egress:
     """The way to the APIs: one connector for each policy on addresses."""
 
     def __init__(
-        self, settings: UpstreamSettings, *, resolver: type[AbstractResolver] = aiohttp.ThreadedResolver
+        self,
+        settings: UpstreamSettings,
+        *,
+        resolver: type[AbstractResolver] = aiohttp.ThreadedResolver,
+        resolve: Resolve = system_resolve,
     ) -> None:
-        """Take the settings; ``resolver`` is what asks for addresses.
+        """Take the settings; ``resolve`` is what asks for addresses.
 
         Errors: ``ConfigurationError`` when ``ca_file`` cannot be read.
         """
         self._settings = settings
         self._resolver = resolver
         self._tls = client_context(settings.ca_file)
+        self._tls.set_alpn_protocols(["http/1.1"])
+        self._known = Addresses(resolve)
+        self._pools: dict[tuple[str, bool], WireOrigin] = {}
         self._connectors: dict[tuple[bool, bool], _Connector] = {}
         self._origins: dict[tuple[str, bool], Origin] = {}
         connect_s = float(settings.connect_timeout)
@@ -261,6 +375,21 @@ class Egress:
             origin = self._origins[key] = Origin(base_url, connector, self._timeout, refused=refused)
         return origin
 
+    def pool(self, base_url: str, *, private: bool) -> WireOrigin:
+        """Return the connections to the origin ``base_url``; ``private`` is ``private_addresses``."""
+        key = (base_url, private)
+        pool = self._pools.get(key)
+        if pool is None:
+            dialler = Dialler(base_url, self._known, self._tls, private=private)
+            pool = self._pools[key] = WireOrigin(
+                dialler.authority,
+                dialler.dial,
+                max_connections=self._settings.max_connections,
+                keep_alive_s=float(self._settings.keep_alive),
+                connect_timeout_s=float(self._settings.connect_timeout),
+            )
+        return pool
+
     def _connector(self, *, private: bool, loopback: bool) -> _Connector:
         policy = (private, loopback)
         connector = self._connectors.get(policy)
@@ -277,6 +406,10 @@ class Egress:
 
     async def close(self) -> None:
         """Close every connection."""
+        self._known.close()
+        while self._pools:
+            _, pool = self._pools.popitem()
+            pool.close()
         self._origins.clear()
         while self._connectors:
             _, connector = self._connectors.popitem()

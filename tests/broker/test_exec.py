@@ -367,7 +367,9 @@ class TestMistakes:
         path.write_bytes((world.caller_token + ending).encode())
         assert read_caller_token(path).reveal() == world.caller_token
 
-    @pytest.mark.parametrize("url", ["", "127.0.0.1:1", "ftp://a", "http://", "http://a/p", "http://a?b"])
+    @pytest.mark.parametrize(
+        "url", ["", "127.0.0.1:1", "ftp://a", "http://", "http://a/p", "http://a?b", "http://u@a", "http://a:x"]
+    )
     def test_an_address_that_is_none_is_a_usage_error(self, url):
         with pytest.raises(CommandError) as caught:
             CallerClient(url, Secret("x"))

@@ -1,0 +1,419 @@
+"""One connection to an API: a call goes out on it, and its answer comes back piece by piece.
+
+- One call at a time. The connection goes back to its pool only when the answer and the upload are complete, nothing
+  follows the answer, and the API keeps it open. Bytes that nobody asked for close it: they never reach another call.
+- What llhttp refuses in its strict mode is refused, and so is what could be read in two ways: a version other than
+  1.0 and 1.1, a coding other than ``chunked``, chunks on HTTP/1.0, a protocol that is switched.
+- A head is counted as it arrives; so are bytes that bring no body (chunk extensions, trailers, which are dropped).
+- A length or chunks decide where a body ends; without them the end of the connection does, if it was a clean one.
+
+Everything happens within the transport's callbacks: there is no task, no future and no timer here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from enum import Enum
+from typing import Final, Protocol
+
+import httptools
+import structlog
+
+from config.asgi import describe
+from config.problems import ProblemError
+
+log = structlog.get_logger("broker.wire")
+
+Headers = list[tuple[bytes, bytes]]
+
+_MAX_HEAD: Final = 65_536
+_MAX_LINE: Final = 16_384
+_MAX_LINES: Final = 128
+#: How many interim answers (100, 102, 103) are read over.
+_MAX_INTERIM: Final = 16
+#: How many bytes of a body may bring nothing of it, one after the other.
+_MAX_BARREN: Final = 65_536
+_MAX_LENGTH_DIGITS: Final = 18
+
+_FINAL: Final = 200
+_LAST_STATUS: Final = 599
+_SWITCHING: Final = 101
+#: No Content, Not Modified: never a body, whatever the headers say.
+_BODILESS: Final = frozenset({204, 304})
+_VERSIONS: Final = frozenset({"1.0", "1.1"})
+_FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
+
+
+class Framing(Enum):
+    """How a request's body is delimited."""
+
+    NO_BODY = 0
+    LENGTH = 1
+    CHUNKED = 2
+
+
+NO_BODY: Final = Framing.NO_BODY
+LENGTH: Final = Framing.LENGTH
+CHUNKED: Final = Framing.CHUNKED
+
+
+class AnswerHead:
+    """The head of an answer.
+
+    Header names are in lower case, repeated ones stay repeated. ``length`` is its Content-Length. ``bodiless`` says
+    that no body follows, whatever the length.
+    """
+
+    __slots__ = ("bodiless", "headers", "length", "status")
+
+    def __init__(self, status: int, headers: Headers, length: int | None, *, bodiless: bool) -> None:
+        """Take what the head says."""
+        self.status = status
+        self.headers = headers
+        self.length = length
+        self.bodiless = bodiless
+
+
+class Receiver(Protocol):
+    """Whose call it is. Its callbacks raise nothing; they may :meth:`~UpstreamConnection.abandon` the connection."""
+
+    def answer_begins(self, answer: AnswerHead) -> None:
+        """Take the head of the final answer."""
+
+    def answer_piece(self, piece: bytes) -> None:
+        """Take a piece of its body, never an empty one."""
+
+    def answer_complete(self) -> None:
+        """Take the end. The connection is the pool's again, or closed."""
+
+    def answer_failed(self, problem: ProblemError, *, stale: bool) -> None:
+        """Take that there is no answer, or no more of it. The connection is closed.
+
+        ``problem`` is ``upstream-broke-off``, ``upstream-malformed`` or ``internal-error``. ``stale`` says that the
+        connection had carried a call before and not one byte of this answer came: it may have been dead already.
+        """
+
+    def upload_may_go_on(self, may: bool) -> None:  # noqa: FBT001 - the one thing that it says
+        """Stop sending pieces of the body, or go on. May come from within ``send_piece``."""
+
+
+class Owner(Protocol):
+    """Whose connections these are: a pool."""
+
+    def release(self, connection: UpstreamConnection) -> None:
+        """Take a connection back: it can carry the next call."""
+
+    def forget(self, connection: UpstreamConnection) -> None:
+        """Let go of a connection that is closed; it may be told more than once."""
+
+
+class _MalformedError(Exception):
+    """The answer is not one. The parser carries it out of its callbacks."""
+
+
+class _StopError(Exception):
+    """What the parser finds from here on is of no interest."""
+
+
+class UpstreamConnection(asyncio.Protocol):
+    """One connection of a pool. Its ``on_...`` methods are the parser's."""
+
+    def __init__(self, owner: Owner) -> None:
+        """Take the pool; the loop connects it."""
+        self._owner = owner
+        self._transport: asyncio.Transport = None  # type: ignore[assignment] # set before anything else happens
+        self._parser: httptools.HttpResponseParser | None = None
+        self._receiver: Receiver | None = None
+        self._headers: Headers = []
+        self._head_only = False
+        self._in_head = False
+        self._ended = False
+        self._until_close = False
+        self._length: bytes | None = None
+        self._coding: bytes | None = None
+        self._fed = 0
+        self._barren = 0
+        self._interim = 0
+        self._keep = True
+        self._uploading = False
+        self._chunks = False
+        self._paused = False
+        #: It is closed, or about to be: nothing can be sent on it.
+        self.closed = False
+        #: It has carried a call to its end.
+        self.used = False
+        #: When its pool got it back, by the loop's clock.
+        self.idle_since = 0.0
+
+    # --- the call ---
+
+    def send(self, receiver: Receiver, head: bytes, *, head_only: bool, body: Framing) -> None:
+        """Send a request's head; the answer's callbacks may begin before its body is complete.
+
+        ``head`` is complete, with its framing headers, and ends with an empty line; without a body, bytes that follow
+        it are sent along. ``head_only`` says that the method is HEAD.
+        """
+        self._receiver = receiver
+        self._head_only = head_only
+        self._in_head = True
+        self._ended = self._until_close = False
+        self._length = self._coding = None
+        self._fed = self._interim = 0
+        self._headers = []
+        # A new one for each answer: nothing that it kept of the last can reach this one.
+        self._parser = httptools.HttpResponseParser(self)
+        if body is not NO_BODY:
+            self._uploading = True
+            self._chunks = body is CHUNKED
+        self._transport.write(head)
+
+    def send_piece(self, piece: bytes) -> None:
+        """Send a piece of the body. When the call is over already, nothing happens."""
+        if not self._uploading or not piece:
+            return
+        if self._chunks:
+            self._transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+        else:
+            self._transport.write(piece)
+
+    def end_upload(self) -> None:
+        """Say that the body is complete."""
+        if not self._uploading:
+            return
+        self._uploading = False
+        if self._chunks:
+            self._transport.write(b"0\r\n\r\n")
+
+    def once(self) -> None:
+        """Close the connection after this answer."""
+        self._keep = False
+
+    def pause(self) -> None:
+        """Stop reading the answer. What has been read already still comes."""
+        if not self._paused and not self.closed:
+            self._paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """Go on reading the answer."""
+        if self._paused and not self.closed:
+            self._paused = False
+            self._transport.resume_reading()
+
+    def abandon(self) -> None:
+        """Forget the receiver and close at once: no callback comes after this."""
+        self._receiver = None
+        self.close()
+
+    def close(self) -> None:
+        """Close at once; a receiver that still waits is told."""
+        if not self.closed:
+            self.closed = True
+            self._uploading = False
+            self._parser = None
+            self._owner.forget(self)
+            self._transport.abort()
+        self._fail("upstream-broke-off")
+
+    # --- the transport's callbacks ---
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Take the transport."""
+        self._transport = transport  # type: ignore[assignment]
+
+    def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002 - whatever the reason, it is gone
+        """Give up."""
+        self.close()
+
+    def eof_received(self) -> None:
+        """Take the API's end: of a body that has no other end, or of everything."""
+        if self._until_close and self._receiver is not None:
+            self._finish()
+        else:
+            self.close()
+
+    def data_received(self, data: bytes) -> None:
+        """Feed the parser; what it found out has happened when it returns, but for the end."""
+        parser = self._parser
+        if self._receiver is None or parser is None:
+            # An answer that nobody asked for, or of a call that was given up.
+            self.close()
+            return
+        try:
+            if not self._in_head:
+                self._barren += len(data)
+                parser.feed_data(data)
+            else:
+                self._fed += len(data)
+                if self._fed <= _MAX_HEAD:
+                    parser.feed_data(data)
+                else:
+                    self._feed_in_part(parser, data)
+        except (httptools.HttpParserError, httptools.HttpParserUpgrade, _MalformedError) as error:
+            if self._receiver is None:
+                return
+            if not self._ended:
+                self._refuse(error)
+                return
+            # What follows a complete answer is nobody's.
+            self._keep = False
+        if self._receiver is None:
+            return
+        if self._ended:
+            self._finish()
+        elif self._barren > _MAX_BARREN:
+            self._fail("upstream-malformed")
+
+    def pause_writing(self) -> None:
+        """Hand on that the API does not keep up."""
+        if self._uploading:
+            self._tell_upload(may=False)
+
+    def resume_writing(self) -> None:
+        """Hand on that the API keeps up again."""
+        if self._uploading:
+            self._tell_upload(may=True)
+
+    # --- the parser's callbacks ---
+
+    def on_message_begin(self) -> None:
+        """Begin a head: the first, or the one after an interim answer."""
+        if self._ended:
+            raise _StopError
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        """Keep a header; a trailer is dropped."""
+        if self._in_head:
+            name = name.lower()
+            value = value.rstrip()
+            if name in _FRAMING:
+                self._note_framing(name, value)
+            self._headers.append((name, value))
+
+    def on_headers_complete(self) -> None:
+        """Check the head and hand it on."""
+        parser, receiver = self._parser, self._receiver
+        if parser is None or receiver is None:
+            raise _StopError
+        status = parser.get_status_code()
+        if status < _FINAL:
+            self._read_over(status)
+            return
+        version = parser.get_http_version()
+        headers = self._headers
+        if status > _LAST_STATUS or version not in _VERSIONS or len(headers) > _MAX_LINES:
+            raise _MalformedError
+        if self._fed > _MAX_LINE and any(len(name) + len(value) > _MAX_LINE for name, value in headers):
+            raise _MalformedError
+        length, coding = self._length, self._coding
+        if coding is not None and (coding.lower() != b"chunked" or version != "1.1"):
+            raise _MalformedError
+        if length is not None and len(length) > _MAX_LENGTH_DIGITS:
+            raise _MalformedError
+        bodiless = self._head_only or status in _BODILESS
+        unframed = length is None and coding is None
+        if not parser.should_keep_alive():
+            # Without framing the parser expects the body to end with the connection; an answer to HEAD has none.
+            self._keep &= self._head_only and unframed and version == "1.1" and not _says_close(headers)
+        elif self._head_only and coding is not None:
+            # The parser waits for a chunk now and would not notice if something began.
+            self._keep = False
+        self._in_head = False
+        self._barren = 0
+        self._until_close = unframed and not bodiless
+        receiver.answer_begins(AnswerHead(status, headers, int(length) if length else None, bodiless=bodiless))
+        self._ended = bodiless
+
+    def on_body(self, piece: bytes) -> None:
+        """Hand a piece of the body on."""
+        receiver = self._receiver
+        if self._ended or receiver is None:
+            raise _StopError
+        self._barren = 0
+        receiver.answer_piece(piece)
+
+    def on_message_complete(self) -> None:
+        """Note the end; it is handed on when the parser has returned, and with it what follows."""
+        if not self._in_head:
+            self._ended = True
+
+    # --- what it comes to ---
+
+    def _feed_in_part(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        """Feed what a head may still have, and only if that was all of it the rest."""
+        room = _MAX_HEAD - self._fed + len(data)
+        view = memoryview(data)
+        parser.feed_data(view[:room])
+        if self._in_head:
+            raise _MalformedError
+        parser.feed_data(view[room:])
+
+    def _note_framing(self, name: bytes, value: bytes) -> None:
+        if name == b"content-length":
+            self._length = value
+        elif self._coding is None:
+            self._coding = value
+        else:
+            raise _MalformedError
+
+    def _read_over(self, status: int) -> None:
+        self._interim += 1
+        if status < 100 or status == _SWITCHING or self._interim > _MAX_INTERIM:  # noqa: PLR2004 - 1xx begin there
+            raise _MalformedError
+        self._headers = []
+        self._length = self._coding = None
+
+    def _refuse(self, error: Exception) -> None:
+        cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
+        if cause is None or isinstance(cause, _MalformedError):
+            self._fail("upstream-malformed")
+        elif isinstance(cause, Exception):
+            self._fail_with(describe(cause, log))
+        else:
+            self.close()
+            raise cause
+
+    def _finish(self) -> None:
+        receiver = self._receiver
+        self._receiver = None
+        if self._keep and not self._uploading and not self._until_close:
+            self.resume()
+            self.used = True
+            self._owner.release(self)
+        else:
+            self.close()
+        if receiver is None:
+            return
+        try:
+            receiver.answer_complete()
+        except Exception as error:  # noqa: BLE001 - the connection must not be kept by it
+            describe(error, log)
+            if self._receiver is None:
+                self.close()
+
+    def _fail(self, code: str) -> None:
+        if self._receiver is not None:
+            self._fail_with(ProblemError(code))
+
+    def _fail_with(self, problem: ProblemError) -> None:
+        receiver = self._receiver
+        if receiver is None:
+            return
+        self._receiver = None
+        self.close()
+        try:
+            receiver.answer_failed(problem, stale=self.used and not self._fed)
+        except Exception as error:  # noqa: BLE001 - nobody is left to tell
+            describe(error, log)
+
+    def _tell_upload(self, *, may: bool) -> None:
+        if self._receiver is None:
+            return
+        try:
+            self._receiver.upload_may_go_on(may)
+        except Exception as error:  # noqa: BLE001 - the transport calls this
+            self._fail_with(describe(error, log))
+
+
+def _says_close(headers: Headers) -> bool:
+    return any(name == b"connection" and value.lower() != b"keep-alive" for name, value in headers)
