@@ -1,0 +1,230 @@
+"""The request side: whatever the bytes and however they arrive, the application sees what another parser sees.
+
+An input is all that a client sends on one connection. h11 reads the same bytes: of the requests that it reads, the
+application gets the first ones (the rest is refused), each with the same method, target, header lines and body. How the
+bytes are split changes nothing. Targets that begin with ``/early`` are answered before their body is read.
+"""
+
+from __future__ import annotations
+
+import itertools
+import random
+import re
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.server import ServerState
+
+from config.http_protocol import GroupState, Protocol
+from config.listeners import Limits, Listener, ListenerGroup
+from tests.worlds.memory_wire import Loop, Wire, play
+
+HOST = b"Host: a\r\n"
+GET = b"GET /a HTTP/1.1\r\n" + HOST + b"\r\n"
+SEEDS = [
+    GET,
+    GET + GET,
+    b"POST /a?b=1 HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc" + GET,
+    b"POST /a HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\n\r\n" + GET,
+    b"POST /early HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n0\r\n\r\n" + GET,
+    b"POST /early HTTP/1.1\r\n"
+    + HOST
+    + b"Content-Length: 40\r\n\r\nGET /b HTTP/1.1\r\nHost: a\r\n\r\n0123456789ab"
+    + GET,
+    b"PUT /a HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nab" + GET,
+    b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n" + GET,
+    b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\nContent-Length: 3\r\n\r\nabc",
+    b"POST /a HTTP/1.1\r\n" + HOST + b"Content-Length: +3\r\n\r\nabc",
+    b"POST /a HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: gzip, chunked\r\n\r\n0\r\n\r\n",
+    b"POST /a HTTP/1.1\r\n" + HOST + b"Transfer-Encoding : chunked\r\n\r\n0\r\n\r\n",
+    b"POST /a HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n1\r\naXX0\r\n\r\n" + GET,
+    b"POST /a HTTP/1.1\r\n" + HOST + b"Transfer-Encoding: chunked\r\n\r\n0\r\nX: trailer\r\n\r\n" + GET,
+    b"GET /a HTTP/1.0\r\n" + HOST + b"\r\n" + GET,
+    b"GET /a HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n" + GET,
+    b"HEAD /a HTTP/1.1\r\n" + HOST + b"X: a\r\n b\r\n\r\n",
+    b"GET /a HTTP/1.1\nHost: a\n\n",
+    b"GET http://b/a HTTP/1.1\r\n" + HOST + b"\r\n",
+    b"GET /a HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n" + GET,
+    b"GET /a\r\n\r\n",
+    b"\r\n" + GET,
+]
+TOKENS = [
+    *(
+        b"GET ",
+        b"HEAD ",
+        b"POST ",
+        b"OPTIONS ",
+        b"CONNECT ",
+        b"/a",
+        b"/early",
+        b"*",
+        b" HTTP/1.1\r\n",
+        b" HTTP/1.0\r\n",
+    ),
+    *(b" HTTP/2.0\r\n", b"\r\n", b"\r\n\r\n", b"\n", b"\r", b"\0", b" ", b"\t", b":", HOST, b"Content-Length: 3\r\n"),
+    *(b"Content-Length: 0\r\n", b"Transfer-Encoding: chunked\r\n", b"Transfer-Encoding: identity\r\n", b", chunked"),
+    *(
+        b"Connection: close\r\n",
+        b"Connection: keep-alive\r\n",
+        b"Connection: x, close\r\n",
+        b"Expect: 100-continue\r\n",
+    ),
+    *(
+        b"0\r\n\r\n",
+        b"1\r\na\r\n",
+        b'3;ext="a\r\n',
+        b"0x1\r\n",
+        b"FFFFFFFFFFFFFFFFF\r\n",
+        b"Host: b\r\n",
+        b"\x80",
+        b"\x0b",
+    ),
+    *(b"Upgrade: h2c\r\n", b"HTTP2-Settings: a\r\n", b"Origin: null\r\n", b"Trailer: x\r\n", b"X-Y: z\r\n", GET),
+]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A request as a parser reads it. The body is None where it is answered early: how much was read is open."""
+
+    method: bytes
+    target: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes | None
+
+
+def one_input(data: bytes) -> None:
+    expected = by_h11(data)
+    whole = by_us([data], turns=False)
+    assert whole == expected[: len(whole)], "the application sees what another parser does not"
+    for pieces, turns in ways_to_split(data):
+        split = by_us(pieces, turns=turns)
+        assert split == expected[: len(split)], "split, the application sees what another parser does not"
+        assert settled(split) == settled(whole), "it matters how the bytes are split"
+
+
+def settled(seen: list[Seen]) -> list[Seen]:
+    """Leave out a last request that is answered early: its answer may be faster than what is wrong in its body."""
+    return seen[:-1] if seen and seen[-1].body is None else seen
+
+
+def ways_to_split(data: bytes) -> list[tuple[list[bytes], bool]]:
+    """Return the bytes one by one, the lines, and pieces at places that depend on all of the input.
+
+    With each: whether the application gets its turn after every piece.
+    """
+    places = random.Random(zlib.crc32(data))  # noqa: S311 - it must find the same places again
+    cuts = sorted({0, len(data), *(places.randrange(len(data) + 1) for _ in range(4))})
+    some = [data[start:end] for start, end in itertools.pairwise(cuts)]
+    each = [data[at : at + 1] for at in range(len(data))]
+    lines = re.findall(rb"[^\n]*\n|[^\n]+", data)
+    return [(each, False), (each, True), (lines, True), (some, False), (some, True)]
+
+
+def by_us(pieces: list[bytes], *, turns: bool) -> list[Seen]:
+    seen: list[Seen] = []
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        early = scope["target"].startswith(b"/early")
+        body: bytes | None = None
+        if not early:
+            body = await read_all(receive)
+            if body is None:
+                return
+        seen.append(Seen(scope["method"].encode(), scope["target"], plain(scope["headers"]), body))
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+        await send({"type": "http.response.body", "body": b"ok"})
+
+    async def main(loop: Loop) -> bytes:
+        group = ListenerGroup(
+            app=app,
+            listeners=(),
+            by="broker",
+            limits=Limits(max_pipelined=1000),
+            hosts=None,
+            refuse_browsers=True,
+        )
+        config = uvicorn.Config(app, http=Protocol, ws="none", lifespan="off", interface="asgi3", log_config=None)
+        config.load()
+        state = GroupState(group, ServerState(), loop.time())
+        protocol = Protocol(config, state, Listener("tcp", "127.0.0.1", 80), loop)
+        wire = Wire(loop, protocol, peername=("127.0.0.1", 1), sockname=("127.0.0.1", 80))
+        protocol.connection_made(wire)
+        await wire.deliver(pieces, turns=turns)
+        await wire.end()
+        # What lingers after a refusal ends by its deadline.
+        state.sweep(loop.time() + 3600)
+        await loop.settle()
+        assert wire.lost
+        assert not state.server_state.tasks
+        assert not state.server_state.connections
+        return wire.written
+
+    written = play(main)
+    statuses = [status for status in re.findall(rb"HTTP/1\.1 (\d{3}) ", written) if status != b"100"]
+    assert statuses.count(b"200") == len(seen)
+    assert statuses[len(seen) :] == statuses[len(seen) :][:1], "more answers than one refusal after the last request"
+    return seen
+
+
+async def read_all(receive: Any) -> bytes | None:
+    body = b""
+    while True:
+        message = await receive()
+        if message["type"] != "http.request":
+            return None
+        body += message["body"]
+        if not message["more_body"]:
+            return body
+
+
+def by_h11(data: bytes) -> list[Seen]:
+    seen: list[Seen] = []
+    rest: bytes | None = data
+    while rest is not None:
+        request, rest = one_by_h11(rest)
+        if request is not None:
+            seen.append(request)
+    return seen
+
+
+def one_by_h11(data: bytes) -> tuple[Seen | None, bytes | None]:
+    """Return the first request, and what follows it when the connection goes on after it."""
+    connection = h11.Connection(h11.SERVER, max_incomplete_event_size=1 << 20)
+    # Empty lines before a request are to be read over (RFC 9112, 2.2).
+    connection.receive_data(data.lstrip(b"\r\n"))
+    request: Any = None
+    early = False
+    body = b""
+    while True:
+        try:
+            event = connection.next_event()
+        except h11.RemoteProtocolError:
+            break
+        if isinstance(event, h11.Request):
+            request = event
+            early = request.target.startswith(b"/early")
+        elif isinstance(event, h11.Data):
+            body += event.data
+        elif isinstance(event, h11.EndOfMessage):
+            connection.send(h11.Response(status_code=200, headers=[(b"content-length", b"0")]))
+            connection.send(h11.EndOfMessage())
+            goes_on = (connection.our_state, connection.their_state) == (h11.DONE, h11.DONE)
+            return head_of(request, None if early else body), connection.trailing_data[0] if goes_on else None
+        else:
+            break
+    return (head_of(request, None), None) if early else (None, None)
+
+
+def head_of(request: h11.Request, body: bytes | None) -> Seen:
+    return Seen(request.method, request.target, plain(request.headers), body)
+
+
+def plain(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
+    """Leave out what parsers differ in without harm: the case of names and codings, blanks around values."""
+    lines = [(name.lower(), value.strip(b" \t")) for name, value in headers]
+    return tuple((name, value.lower() if name == b"transfer-encoding" else value) for name, value in lines)
