@@ -64,11 +64,10 @@ class CallerClient:
         self._url = url.rstrip("/")
         self._token = token
         self._ca_file = ca_file
-        if not url.startswith("unix:"):
-            if not _is_origin(self._url):
-                raise CommandError(
-                    ExitCode.USAGE, "the broker's address is not http://HOST:PORT, https://HOST:PORT or unix:PATH"
-                )
+        if not url.startswith("unix:") and not _is_origin(self._url):
+            raise CommandError(
+                ExitCode.USAGE, "the broker's address is not http://HOST:PORT, https://HOST:PORT or unix:PATH"
+            )
 
     def open(self, body: dict[str, Any]) -> dict[str, Any]:
         """Open a run and return what the broker says of it. Errors: ``CommandError``."""

@@ -41,6 +41,9 @@ _SWITCHING: Final = 101
 #: No Content, Not Modified: never a body, whatever the headers say.
 _BODILESS: Final = frozenset({204, 304})
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
+#: Of "HTTP/": llhttp skips line breaks before it, and takes RTSP and ICE, too.
+_FIRST_BYTE: Final = ord("H")
+_BREAKS: Final = b"\r\n"
 _FRAMING: Final = frozenset({b"content-length", b"transfer-encoding"})
 
 
@@ -133,6 +136,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._coding: bytes | None = None
         self._fed = 0
         self._barren = 0
+        self._brought = 0
         self._interim = 0
         self._keep = True
         self._uploading = False
@@ -158,7 +162,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._in_head = True
         self._ended = self._until_close = False
         self._length = self._coding = None
-        self._fed = self._interim = 0
+        self._fed = self._barren = self._interim = 0
         self._headers = []
         # A new one for each answer: nothing that it kept of the last can reach this one.
         self._parser = httptools.HttpResponseParser(self)
@@ -239,19 +243,14 @@ class UpstreamConnection(asyncio.Protocol):
             # An answer that nobody asked for, or of a call that was given up.
             self.close()
             return
+        self._brought = 0
+        began_in_head = self._in_head
         try:
-            if not self._in_head:
-                self._barren += len(data)
-                parser.feed_data(data)
+            if began_in_head:
+                self._feed_head(parser, data)
             else:
-                self._fed += len(data)
-                if self._fed <= _MAX_HEAD:
-                    parser.feed_data(data)
-                else:
-                    self._feed_in_part(parser, data)
+                parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, _MalformedError) as error:
-            if self._receiver is None:
-                return
             if not self._ended:
                 self._refuse(error)
                 return
@@ -260,9 +259,11 @@ class UpstreamConnection(asyncio.Protocol):
         if self._receiver is None:
             return
         if self._ended:
+            if data[-1] in _BREAKS:
+                self._keep &= self._ends_there(data, began_in_head=began_in_head)
             self._finish()
-        elif self._barren > _MAX_BARREN:
-            self._fail("upstream-malformed")
+        elif not self._in_head and not self._brought:
+            self._count_barren(len(data))
 
     def pause_writing(self) -> None:
         """Hand on that the API does not keep up."""
@@ -319,7 +320,6 @@ class UpstreamConnection(asyncio.Protocol):
             # The parser waits for a chunk now and would not notice if something began.
             self._keep = False
         self._in_head = False
-        self._barren = 0
         self._until_close = unframed and not bodiless
         receiver.answer_begins(AnswerHead(status, headers, int(length) if length else None, bodiless=bodiless))
         self._ended = bodiless
@@ -329,6 +329,7 @@ class UpstreamConnection(asyncio.Protocol):
         receiver = self._receiver
         if self._ended or receiver is None:
             raise _StopError
+        self._brought = len(piece)
         self._barren = 0
         receiver.answer_piece(piece)
 
@@ -339,8 +340,26 @@ class UpstreamConnection(asyncio.Protocol):
 
     # --- what it comes to ---
 
-    def _feed_in_part(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
-        """Feed what a head may still have, and only if that was all of it the rest."""
+    def _ends_there(self, data: bytes, *, began_in_head: bool) -> bool:
+        """Say whether an answer that is complete ends where ``data`` does: the parser skips line breaks behind it.
+
+        Where that cannot be told it is denied.
+        """
+        if self._length is not None and self._brought:
+            at = data.find(b"\r\n\r\n") if began_in_head else -4
+            return at != -1 and at + 4 + self._brought == len(data)
+        # A head or the last chunk: no empty line stands before the one that ends it.
+        return data[-4:] == b"\r\n\r\n" and len(data) > 4 and data[-5] not in _BREAKS  # noqa: PLR2004
+
+    def _feed_head(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        first = not self._fed
+        self._fed += len(data)
+        if first and data[0] != _FIRST_BYTE:
+            raise _MalformedError
+        if self._fed <= _MAX_HEAD:
+            parser.feed_data(data)
+            return
+        # First what a head may still have, and only if that was all of it the rest.
         room = _MAX_HEAD - self._fed + len(data)
         view = memoryview(data)
         parser.feed_data(view[:room])
@@ -356,6 +375,11 @@ class UpstreamConnection(asyncio.Protocol):
         else:
             raise _MalformedError
 
+    def _count_barren(self, size: int) -> None:
+        self._barren += size
+        if self._barren > _MAX_BARREN:
+            self._fail("upstream-malformed")
+
     def _read_over(self, status: int) -> None:
         self._interim += 1
         if status < 100 or status == _SWITCHING or self._interim > _MAX_INTERIM:  # noqa: PLR2004 - 1xx begin there
@@ -364,6 +388,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._length = self._coding = None
 
     def _refuse(self, error: Exception) -> None:
+        if self._receiver is None:
+            return
         cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
         if cause is None or isinstance(cause, _MalformedError):
             self._fail("upstream-malformed")
