@@ -161,6 +161,18 @@ PROBLEMS: Final[Mapping[str, Problem]] = _table(
         "The API's answer is larger than allowed",
         "Ask for less; the limit is in this answer.",
     ),
+    (
+        "upstream-coding-unsupported",
+        502,
+        "The API's answer is compressed in a way that cannot be opened",
+        "The call was delivered. Scrubbed answers are plain, gzip or deflate.",
+    ),
+    (
+        "credential-reflected",
+        502,
+        "The API's answer holds the credential",
+        "The call was delivered. Tell the operator: the API echoes, or the route should not be granted.",
+    ),
     # --- callers and operators (broker) ---
     ("caller-token-invalid", 401, "The caller token is not valid", "See broker callers list."),
     ("profile-unknown", 403, "No such profile for this caller", "Check the name and allowed_callers."),

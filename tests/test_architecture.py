@@ -40,6 +40,7 @@ REVEALS = {
     "broker/minter_link.py",  # the broker's credential, sent to the minter
     "broker/opening.py",  # a new run token, digested
     "broker/placements/_value.py",  # the credential, placed
+    "broker/scrub/needles.py",  # the credential, looked for in answers
     "broker/views.py",  # a new run token, handed to the caller once
     "config/console/terminal.py",  # a new token, printed once
     "config/console/tokenedit.py",  # a new token, stored where the operator says
