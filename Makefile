@@ -55,14 +55,20 @@ format: setup ## rewrite the sources in the house format
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix-only .
 
-bench: $(VENV)/.peers ## measure against real peers in the same run (a few minutes)
-	@$(BIN)/python -m ops.bench
+# mitmproxy pins older versions of what we use: it has an environment of its own.
+$(VENV)/bench/.ready: $(VENV)/.ready ops/requirements-bench.lock
+	test -x $(VENV)/bench/bin/python || $(BIN)/python -m venv $(VENV)/bench
+	$(VENV)/bench/bin/python -m pip --disable-pip-version-check --quiet install --require-hashes -r ops/requirements-bench.lock
+	@touch $@
+
+bench: $(VENV)/bench/.ready ## measure against real peers in the same run (a quarter of an hour; BENCH=--quick: three minutes)
+	@$(BIN)/python -m ops.bench $(BENCH)
 
 schema: setup ## write config/grants.schema.json anew from the types
 	$(BIN)/python -m config.schema > config/grants.schema.json
 
 lock: ## write the lock files anew (needs uv)
-	for f in requirements requirements-test requirements-peers requirements-fuzz; do \
+	for f in requirements requirements-test requirements-peers requirements-bench requirements-fuzz; do \
 	  uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links -q ops/$$f.in -o ops/$$f.lock; done
 
 clean: ## remove what the other targets made

@@ -1,4 +1,7 @@
-"""The peer: a plain streaming reverse proxy with aiohttp, as its documentation would lead one to write it."""
+"""The peer: a plain streaming reverse proxy with aiohttp, as its documentation would lead one to write it.
+
+``python -m ops.bench.aiohttp_proxy PORT ORIGIN``.
+"""
 
 from __future__ import annotations
 
@@ -10,23 +13,31 @@ import aiohttp
 import uvloop
 from aiohttp import web
 
+FORWARDED = ("Accept", "Content-Type", "Content-Length")
+RETURNED = ("Content-Type", "Content-Length")
 
-async def serve(port: int, upstream_port: int) -> None:
-    """Forward ``/p/bench/...`` to the upstream, adding the header."""
+
+async def serve(port: int, origin: str) -> None:
+    """Forward ``/p/bench/...`` to the upstream, adding the header and none that the others do not send."""
     key = os.environ["BENCH_KEY"]
-    session = aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=512), auto_decompress=False)
+    session = aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=512, keepalive_timeout=3600),
+        auto_decompress=False,
+        skip_auto_headers=("User-Agent", "Accept-Encoding", "Content-Type"),
+    )
 
     async def forward(request: web.Request) -> web.StreamResponse:
-        target = f"http://127.0.0.1:{upstream_port}{request.rel_url.raw_path.removeprefix('/p/bench')}"
+        target = origin + request.rel_url.raw_path.removeprefix("/p/bench")
+        headers = {name: request.headers[name] for name in FORWARDED if name in request.headers}
         async with session.request(
             request.method,
             target,
-            headers={"Authorization": f"Bearer {key}", "Accept": request.headers.get("Accept", "*/*")},
+            headers={**headers, "Authorization": f"Bearer {key}"},
             data=request.content if request.body_exists else None,
             allow_redirects=False,
         ) as answer:
-            response = web.StreamResponse(status=answer.status, headers={"Content-Type": answer.content_type})
-            response.content_length = answer.content_length
+            headers = {name: answer.headers[name] for name in RETURNED if name in answer.headers}
+            response = web.StreamResponse(status=answer.status, headers=headers)
             await response.prepare(request)
             async for chunk in answer.content.iter_any():
                 await response.write(chunk)
@@ -43,4 +54,4 @@ async def serve(port: int, upstream_port: int) -> None:
 
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner_:
-        runner_.run(serve(int(sys.argv[1]), int(sys.argv[2])))
+        runner_.run(serve(int(sys.argv[1]), sys.argv[2]))

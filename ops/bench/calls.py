@@ -1,136 +1,93 @@
-"""What a call costs: the broker with everything on, nginx adding the same header, an aiohttp reverse proxy."""
+"""What a call costs: the broker with everything on, against peers in the same interleaved rounds."""
 
 from __future__ import annotations
 
 import contextlib
-import re
+import math
 import statistics
-import subprocess
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from ops.bench import stacks
-from ops.bench.processes import OTHER_CORE, cpu_seconds, resident_mib
+from ops.bench import peers, stacks, upstreams
+from ops.bench.load import Sample, burst
+from ops.bench.processes import MEASURED_CORE
+from ops.bench.scenarios import AIOHTTP, MITMPROXY, SCENARIOS, Contender, Scenario, Target
+from ops.bench.targets import Outcome
 
-#: A run makes at most 100,000 calls: a burst stays below that, and each has a run of its own.
-BURST_S = 5
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """One burst of load. Latencies are milliseconds."""
-
-    calls: int
-    cpu_us: float
-    per_second: float
-    p50_ms: float
-    p99_ms: float
-    refused: int
-
-
-def burst(stack: stacks.Stack, token: str, *, path: str, connections: int, seconds: float) -> Sample:
-    """Send load for some seconds and read what the process in the middle spent on it."""
-    before = cpu_seconds(stack.pid)
-    argv = ["taskset", "-c", str(OTHER_CORE), "wrk", "-t1", f"-c{connections}", f"-d{max(1, round(seconds))}s"]
-    argv += ["--latency", "-H", f"Authorization: Bearer {token}", stack.url + path]
-    out = subprocess.run(argv, check=True, capture_output=True, text=True).stdout
-    spent = cpu_seconds(stack.pid) - before
-    made = int(_find(r"(\d+) requests in", out))
-    refused = re.search(r"Non-2xx or 3xx responses: (\d+)", out)
-    return Sample(
-        calls=made,
-        cpu_us=spent / max(1, made) * 1e6,
-        per_second=float(_find(r"Requests/sec:\s+([\d.]+)", out)),
-        p50_ms=_milliseconds(_find(r"50%\s+([\d.]+[a-z]+)", out)),
-        p99_ms=_milliseconds(_find(r"99%\s+([\d.]+[a-z]+)", out)),
-        refused=int(refused[1]) if refused else 0,
-    )
-
-
-def _find(pattern: str, text: str) -> str:
-    match = re.search(pattern, text)
-    if match is None:
-        raise SystemExit(f"wrk did not say {pattern}:\n{text}")
-    return match[1]
-
-
-def _milliseconds(text: str) -> float:
-    number, unit = re.fullmatch(r"([\d.]+)([a-z]+)", text).groups()  # type: ignore[union-attr]
-    return float(number) * {"us": 0.001, "ms": 1, "s": 1000}[unit]
+Rounds = Mapping[Contender, list[Sample]]
 
 
 @contextlib.contextmanager
-def _all(base: Path) -> Iterator[list[stacks.Stack]]:
+def _all(base: Path) -> Iterator[dict[str, stacks.Stack]]:
     with contextlib.ExitStack() as running:
-        port = running.enter_context(stacks.upstream(base))
-        yield [
-            running.enter_context(stacks.nginx(base, port)),
-            running.enter_context(stacks.aiohttp_proxy(base, port)),
-            running.enter_context(stacks.broker(base, port)),
-        ]
-
-
-def compare(base: Path, *, rounds: int, seconds: float) -> None:
-    """Print the table of ratios for each load, medians of interleaved rounds."""
-    with _all(base) as running:
-        for title, path, connections in (
-            ("236-byte JSON, 16 connections", "/v1/items", 16),
-            ("236-byte JSON, 64 connections", "/v1/items", 64),
-            ("236-byte JSON, 1 connection", "/v1/items", 1),
-            ("64 KiB body, 16 connections", "/v1/big", 16),
-        ):
-            samples: dict[str, list[Sample]] = {stack.name: [] for stack in running}
-            for _ in range(rounds):
-                for stack in running:
-                    samples[stack.name].append(_burst_with_a_run(base, stack, path, connections, seconds))
-            _table(title, samples)
-
-
-def _burst_with_a_run(base: Path, stack: stacks.Stack, path: str, connections: int, seconds: float) -> Sample:
-    token = stack.token
-    if stack.name == "broker":
-        token = stacks.open_run(base, stack.url.removesuffix("/p/bench"))
-    return burst(stack, token, path=path, connections=connections, seconds=seconds)
-
-
-def _table(title: str, samples: dict[str, list[Sample]]) -> None:
-    middle = {
-        name: {
-            field: statistics.median(getattr(s, field) for s in rows)
-            for field in ("cpu_us", "per_second", "p50_ms", "p99_ms")
-        }
-        for name, rows in samples.items()
-    }
-    print(f"\n{title}: median of {len(next(iter(samples.values())))} interleaved rounds")
-    columns = ("CPU us/call", "calls/s", "p50 ms", "p99 ms", "of nginx", "x aiohttp", "refused")
-    print("  " + " " * 10 + "".join(f"{column:>12}" for column in columns))
-    for name, row in middle.items():
-        figures = (
-            f"{row['cpu_us']:.1f}",
-            f"{row['per_second']:.0f}",
-            f"{row['p50_ms']:.2f}",
-            f"{row['p99_ms']:.2f}",
-            f"{middle['nginx']['cpu_us'] / row['cpu_us']:.2f}",
-            f"{middle['aiohttp']['cpu_us'] / row['cpu_us']:.2f}",
-            str(sum(sample.refused for sample in samples[name])),
+        upstream = running.enter_context(upstreams.answers(base))
+        across = running.enter_context(upstreams.answers(base, "across", core=MEASURED_CORE))
+        origins = stacks.Origins(plain=upstream.plain, secure=upstream.secure)
+        found = (
+            peers.direct(upstream),
+            peers.direct(across, "direct, across"),
+            running.enter_context(peers.nginx(base, upstream)),
+            running.enter_context(peers.aiohttp(base, upstream)),
+            running.enter_context(peers.mitmproxy(base, upstream)),
+            running.enter_context(stacks.broker(base, origins, ca_file=upstream.ca_file)),
         )
-        print(f"  {name:10}" + "".join(f"{figure:>12}" for figure in figures))
+        yield {stack.name: stack for stack in found if stack is not None}
 
 
-def memory(base: Path, *, calls: int) -> None:
-    """Print the broker's resident memory before and after many calls."""
-    with contextlib.ExitStack() as running:
-        port = running.enter_context(stacks.upstream(base))
-        stack = running.enter_context(stacks.broker(base, port))
-        url = stack.url.removesuffix("/p/bench")
-        burst(stack, stacks.open_run(base, url), path="/v1/items", connections=64, seconds=2)
-        warm = resident_mib(stack.pid)
-        made = refused = 0
-        while made < calls:
-            sample = burst(stack, stacks.open_run(base, url), path="/v1/items", connections=64, seconds=BURST_S)
-            made, refused = made + sample.calls, refused + sample.refused
-            print(f"  memory: {made} of {calls} calls", flush=True)
-        after = resident_mib(stack.pid)
-    print(f"\nbroker memory: {warm:.1f} MiB warm, {after:.1f} MiB after {made} calls ({refused} refused),")
-    print(f"  growth {after - warm:+.1f} MiB")
+def compare(base: Path, *, rounds: int, seconds: float) -> list[Outcome]:
+    """Print a table for each load and return what became of the targets."""
+    base = base / "calls"
+    base.mkdir()
+    outcomes = []
+    with _all(base) as running:
+        for scenario in SCENARIOS:
+            here = [contender for contender in scenario.contenders if contender[0] in running]
+            samples: dict[Contender, list[Sample]] = {contender: [] for contender in here}
+            for _ in range(rounds):
+                for contender in here:
+                    name, profile = contender
+                    samples[contender].append(burst(running[name], profile, scenario.load, seconds=seconds))
+            _table(scenario, samples)
+            outcomes += [_outcome(target, samples) for target in scenario.targets]
+    return outcomes
+
+
+def _outcome(target: Target, samples: Rounds) -> Outcome:
+    sides = [samples.get(side, []) for side in (target.first, target.second)]
+    failed = sum(sample.failed for side in sides for sample in side)
+    measured = _against(*sides, field=target.field, difference=target.difference)
+    return Outcome(target.what, target.limit, measured, target.at_least, f"{failed} calls failed" if failed else "")
+
+
+def _against(first: list[Sample], second: list[Sample], *, field: str, difference: bool = False) -> float:
+    """Compare within each round, because a shared machine changes its speed; return the median."""
+    if not first or not second:
+        return math.nan
+    pairs = [(getattr(one, field), getattr(other, field)) for one, other in zip(first, second, strict=True)]
+    found: float = statistics.median(one - other if difference else one / other for one, other in pairs)
+    return found
+
+
+def _table(scenario: Scenario, samples: Rounds) -> None:
+    nginx = next((rows for (name, _), rows in samples.items() if name == "nginx"), [])
+    print(f"\n{scenario.title}: median of {len(next(iter(samples.values())))} interleaved rounds")
+    columns = ("CPU us/call", "calls/s", "p50 ms", "p99 ms", "of nginx", "x aiohttp", "x mitmproxy", "failed")
+    print("  " + " " * 18 + "".join(f"{column:>12}" for column in columns))
+    for (name, profile), rows in samples.items():
+        of = {field: statistics.median(getattr(row, field) for row in rows) for field in Sample.__dataclass_fields__}
+        figures = (
+            _figure(of["cpu_us"], 1),
+            _figure(of["per_second"], 0),
+            _figure(of["p50_ms"], 3),
+            _figure(of["p99_ms"], 2),
+            _figure(_against(nginx, rows, field="cpu_us"), 2),
+            _figure(_against(samples.get(AIOHTTP, []), rows, field="cpu_us"), 2),
+            _figure(_against(samples.get(MITMPROXY, []), rows, field="cpu_us"), 1),
+            str(sum(row.failed for row in rows)),
+        )
+        label = name if profile in {"", "bench"} else f"{name}, {profile}"
+        print(f"  {label:18}" + "".join(f"{figure:>12}" for figure in figures), flush=True)
+
+
+def _figure(value: float, digits: int) -> str:
+    return "-" if math.isnan(value) else f"{value:.{digits}f}"

@@ -11,22 +11,22 @@ from pathlib import Path
 
 from config.grants import parse_grants
 from ops.bench import stacks
-from ops.bench.processes import MEASURED_CORE, OTHER_CORE, cpu_seconds, resident_mib
+from ops.bench.processes import MEASURED_CORE, OTHER_CORE, cpu_seconds, resident_bytes
 
 CONCURRENT = 64
 LIVE = 100_000
 
 
-def measure(base: Path, *, rounds: int, seconds: float) -> None:
+def measure(base: Path, *, rounds: int, seconds: float, live: int = LIVE) -> None:
     """Print mints per second for both local kinds, then the same with many live leases."""
     base = base / "mints"
     base.mkdir()
-    with stacks.minter(base, 9, core=MEASURED_CORE) as pid:
+    with stacks.minter(base, core=MEASURED_CORE) as pid:
         os.sched_setaffinity(0, {OTHER_CORE})
-        asyncio.run(_measure(base, pid, rounds=rounds, seconds=seconds))
+        asyncio.run(_measure(base, pid, rounds=rounds, seconds=seconds, live=live))
 
 
-async def _measure(base: Path, pid: int, *, rounds: int, seconds: float) -> None:
+async def _measure(base: Path, pid: int, *, rounds: int, seconds: float, live: int) -> None:
     client = Client(base)
     for profile in ("static", "jwt"):
         name = "bench" if profile == "static" else "signed"
@@ -43,11 +43,11 @@ async def _measure(base: Path, pid: int, *, rounds: int, seconds: float) -> None
         print(f"p50 {statistics.median(p50):.1f} ms, p99 {statistics.median(p99):.1f} ms")
     few = await idle_cpu(pid)
     print(f"  live leases so far: {client.made}; CPU of a quiet second: {few * 1000:.1f} ms")
-    while client.made < LIVE:
+    while client.made < live:
         await client.load("bench", until=time.perf_counter() + 5)
     many = await idle_cpu(pid)
     print(f"with {client.made} live leases: CPU of a quiet second {many * 1000:.1f} ms,")
-    print(f"  {resident_mib(pid):.0f} MiB resident")
+    print(f"  {resident_bytes(pid) / 2**20:.0f} MiB resident")
 
 
 async def idle_cpu(pid: int) -> float:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -77,6 +79,12 @@ def cpu_seconds(pid: int) -> float:
     return total / TICKS
 
 
-def resident_mib(pid: int) -> float:
-    """Return the resident memory of one process in MiB."""
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 2**20
+def resident_bytes(pid: int) -> int:
+    """Return the resident memory of one process."""
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def tool(name: str) -> str | None:
+    """Find a tool in the peers' environment (``make bench`` makes it), on the path, or where Debian has daemons."""
+    places = (f"{sys.prefix}/bench/bin", os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin")
+    return shutil.which(name, path=os.pathsep.join(places))
