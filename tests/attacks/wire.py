@@ -91,10 +91,10 @@ class Wire:
         poll.register(self.sock, select.POLLIN)
         return bool(poll.poll(0))
 
-    def answer(self) -> Answer | None:
-        """Take the next final answer; None when the connection ends without one."""
+    def answer(self, *, head: bool = False) -> Answer | None:
+        """Take the next final answer, of a HEAD if so; None when the connection ends without one."""
         while True:
-            taken = _parse(self.received, ended=self.ended)
+            taken = _parse(self.received, ended=self.ended, head=head)
             if taken is None:
                 if not self.more():
                     return _parse_cut(self.received)
@@ -111,13 +111,13 @@ class Wire:
         return self.received
 
 
-def _parse(received: bytes, *, ended: bool) -> tuple[Answer, bytes] | None:
+def _parse(received: bytes, *, ended: bool, head: bool) -> tuple[Answer, bytes] | None:
     """Split the first answer from what comes behind it; None when it is not complete."""
-    head, end, rest = received.partition(b"\r\n\r\n")
+    lines, end, rest = received.partition(b"\r\n\r\n")
     if not end:
         return None
-    answer = _head(head)
-    if answer.status < 200 or answer.status in {204, 304}:
+    answer = _head(lines)
+    if head or answer.status < 200 or answer.status in {204, 304}:
         return answer, rest
     split: tuple[bytes, bytes] | None = None
     length = answer.header("content-length")
