@@ -329,6 +329,9 @@ class UpstreamConnection(asyncio.Protocol):
         receiver = self._receiver
         if self._ended or receiver is None:
             raise _StopError
+        if self._in_head:
+            # Of an interim answer that says it has a body; the parser knows only some that have none.
+            raise _MalformedError
         self._brought = len(piece)
         self._barren = 0
         receiver.answer_piece(piece)

@@ -296,6 +296,7 @@ CHUNKED_HEAD = OK + b"Transfer-Encoding: chunked\r\n\r\n"
         b"HTTP/1.1 600 OK\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 101 Switching\r\n\r\n",
         b"HTTP/1.1 101 Switching\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\r\n",
+        b"HTTP/1.1 199 Odd\r\nContent-Length: 2\r\n\r\nokHTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n",
         b"HTTP/1.1 200 OK\nContent-Length: 0\n\n",
         OK + b"A: b\nContent-Length: 0\r\n\r\n",
         OK + b"A: b\r\n c\r\nContent-Length: 0\r\n\r\n",
