@@ -54,6 +54,11 @@ class Upstream:
     def connections(self) -> int:
         return len(self._recording.raw)
 
+    @property
+    def gone(self) -> int:
+        """How many connections have ended."""
+        return self._recording.gone
+
     def forget(self) -> None:
         """Begin anew, with the usual answer."""
         self._seen = {n: len(raw) for n, raw in enumerate(self._recording.raw)}
