@@ -98,8 +98,11 @@ class ProfileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         str | None, Meta(description="GET and a literal path that may be asked once a second after a 503.")
     ] = None
     scrub: Annotated[
-        Literal["mask", "off"],
-        Meta(description="What happens to a credential in a response. Not in force yet: answers pass as they are."),
+        Literal["mask", "refuse", "off"],
+        Meta(
+            description="What happens to the credential in an answer: masked, or the answer is refused, or nothing, "
+            "and compression passes."
+        ),
     ] = "mask"
     private_addresses: Annotated[bool, Meta(description="Whether the origin may have a private address.")] = False
     run_token_prefix: Annotated[

@@ -208,7 +208,7 @@ def test_every_secret_that_a_token_refers_to_is_known_at_any_depth():
         ({"health_check": "POST /x"}, ["health_check: expected GET"]),
         ({"health_check": "GET /x/*"}, ["health_check: expected GET"]),
         ({"health_check": "/x"}, ["health_check: a route is"]),
-        ({"scrub": "maks"}, ["scrub: expected one of mask, off"]),
+        ({"scrub": "maks"}, ["scrub: expected one of mask, off, refuse"]),
         ({"private_addresses": "no"}, ["private_addresses: expected true or false"]),
         ({"run_token_prefix": "a b"}, ["run_token_prefix: expected a text of the form"]),
         ({"env": {"A-B": "x"}}, ["env.A-B: not the name"]),
