@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,10 +16,14 @@ from config.console import doctor
 from config.console.doctor import Finding
 from config.errors import ConfigurationError
 from config.grants import Grants
+from config.profiles import Profile
+from config.secret import SHORTEST_SCRUBBED
 from config.settings import KeySettings, MinterSettings
 from minter import declared_keys, kinds
 from minter.custody import Custody
+from minter.held import is_too_short
 from minter.key_age import KeyAge
+from minter.key_loading import scrubbed
 from minter.sources import Context, MissingError, SourceError, Sources, kind_of
 from minter.sources.keyring import KeyringSource
 
@@ -61,7 +65,9 @@ def check_keys(settings: MinterSettings, owner: int, environ: Mapping[str, str])
     declared = _declared(settings)
     retired = {alias for (alias,) in rows(settings, "SELECT alias FROM custody_keys WHERE retired_at IS NOT NULL")}
     named = {**declared, **settings.keys}
-    references = {alias: ref for alias, ref in _references(settings, declared, environ).items() if alias not in retired}
+    profiles = _profiles(settings, environ)
+    references = {alias: ref for alias, ref in _references(named, profiles).items() if alias not in retired}
+    to_scrub = scrubbed(profiles)
     if any(kind_of(reference) == "keyring" for reference in references.values()):
         yield _keyring(_context(settings, environ))
     for alias, reference in references.items():
@@ -69,22 +75,25 @@ def check_keys(settings: MinterSettings, owner: int, environ: Mapping[str, str])
         key = named.get(alias)
         # The minter makes a signing key once; one that it has known before and that is gone is a fault.
         makes = version is None and key is not None and key.use == "signing"
-        yield _key(sources, alias, version.source_ref if version else reference, makes=makes, owner=owner)
+        used = version.source_ref if version else reference
+        yield _key(sources, alias, used, makes=makes, owner=owner, to_scrub=alias in to_scrub)
         yield from _age(key, alias, version)
     yield from _problems(settings)
 
 
-def _references(
-    settings: MinterSettings, declared: Mapping[str, KeySettings], environ: Mapping[str, str]
-) -> dict[str, str]:
-    found = {alias: key.source for alias, key in {**declared, **settings.keys}.items()}
-    try:
-        profiles: Iterable[Any] = load_grants(settings, environ).profiles.values()
-    except ConfigurationError:
-        return found
+def _references(named: Mapping[str, KeySettings], profiles: Iterable[Profile]) -> dict[str, str]:
+    found = {alias: key.source for alias, key in named.items()}
     for profile in profiles:
         found |= {alias: ref for alias, ref in profile.key_aliases().items() if ref is not None}
     return found
+
+
+def _profiles(settings: MinterSettings, environ: Mapping[str, str]) -> Sequence[Profile]:
+    """Return the profiles of the grants file; none when it does not load, which is said elsewhere."""
+    try:
+        return tuple(load_grants(settings, environ).profiles.values())
+    except ConfigurationError:
+        return ()
 
 
 def _declared(settings: MinterSettings) -> dict[str, KeySettings]:
@@ -117,18 +126,21 @@ def _keyring(context: Context) -> Finding:
         return Finding("fault", "keyring", "backend", error.what, error.hint)
 
 
-def _key(sources: Sources, alias: str, reference: str, *, makes: bool, owner: int) -> Finding:
+def _key(sources: Sources, alias: str, reference: str, *, makes: bool, owner: int, to_scrub: bool) -> Finding:
     where = alias if alias == reference else f"{alias} ({reference})"
     if kind_of(reference) in _SERVICE_ONLY:
         return Finding("note", "keys", where, "only the service itself can read it")
     if os.geteuid() != owner:
         return Finding("note", "keys", where, "was not read", FOR_THE_SERVICE)
     try:
-        sources.read(reference)
+        value = sources.read(reference)
     except MissingError as error:
         return _missing(where, reference, error, makes=makes)
     except SourceError as error:
         return Finding("fault", "keys", where, error.what, error.hint)
+    if to_scrub and is_too_short(value):
+        what = f"has fewer than {SHORTEST_SCRUBBED} bytes: answers are not scrubbed of it"
+        return Finding("warning", "keys", where, what, 'have a longer one issued, or say "scrub": "off"')
     return Finding("ok", "keys", where, "can be read")
 
 

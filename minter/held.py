@@ -14,7 +14,7 @@ import msgspec
 import structlog
 
 from config.errors import Fault
-from config.secret import Secret
+from config.secret import SHORTEST_SCRUBBED, Secret
 from config.settings import AUDIT_SIGNER, SEALING_KEY, KeySettings, MinterSettings
 from minter import signing
 from minter.audit_events import Event, Value
@@ -123,6 +123,11 @@ class Reader:
 def is_sendable(value: Secret) -> bool:
     """Say whether a value that is lent as it is can be sent: one line of printable ASCII."""
     return _SENDABLE.fullmatch(value.reveal()) is not None
+
+
+def is_too_short(value: Secret) -> bool:
+    """Say whether answers cannot be scrubbed of a value that is lent as it is."""
+    return len(value) < SHORTEST_SCRUBBED
 
 
 def version_row(alias: str, held: Held, ref: str, *, now: float) -> VersionRow:

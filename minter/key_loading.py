@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+
+import structlog
 
 from config.errors import Fault
 from config.origin import parse_origin
-from config.profiles import Grants
+from config.profiles import Grants, Profile
 from config.settings import AUDIT_SIGNER, SEALING_KEY, MinterSettings
 from minter import signing
 from minter.audit_events import Event
-from minter.held import OWN_KEYS, SIGNERS, Held, Reader, is_sendable, key_event, key_fault, version_row
+from minter.held import OWN_KEYS, SIGNERS, Held, Reader, is_sendable, is_too_short, key_event, key_fault, version_row
 from minter.key_rows import KeyRow, VersionRow
 from minter.signing import SigningKey
 from minter.sources import MissingError, SourceError, versioned
+
+_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +38,21 @@ class Staged:
     lent: frozenset[str]
     profiles: Mapping[str, tuple[str, ...]]
     retiring: Mapping[tuple[str, int], SigningKey]
+
+
+def lent(profiles: Iterable[Profile]) -> frozenset[str]:
+    """Return the keys that kind ``static`` lends as they are."""
+    return frozenset(
+        alias
+        for profile in profiles
+        if profile.token is not None and profile.token.get("type") == "static"
+        for alias in profile.key_aliases()
+    )
+
+
+def scrubbed(profiles: Iterable[Profile]) -> frozenset[str]:
+    """Return those of them that answers are to be scrubbed of."""
+    return lent(profile for profile in profiles if profile.scrub != "off")
 
 
 class Staging:
@@ -60,12 +79,8 @@ class Staging:
         for name, profile in grants.profiles.items():
             for alias in profile.key_aliases():
                 profiles[alias].append(name)
-        self._lent = frozenset(
-            alias
-            for profile in grants.profiles.values()
-            if profile.token is not None and profile.token.get("type") == "static"
-            for alias in profile.key_aliases()
-        )
+        self._lent = lent(grants.profiles.values())
+        self._scrubbed = scrubbed(grants.profiles.values())
         self._wanted = wanted
         self._profiles = {alias: tuple(found) for alias, found in profiles.items()}
         self._held: dict[str, Held] = {}
@@ -91,6 +106,8 @@ class Staging:
                 held = self._reader.read(alias, ref, version)
                 if alias in self._lent and not is_sendable(held.secret):
                     raise SourceError("cannot be sent", "a static key is one line of printable ASCII")  # noqa: TRY301
+                if alias in self._scrubbed and is_too_short(held.secret):
+                    _log.warning("key-too-short-to-scrub", alias=alias)
                 self._take(alias, held, ref)
             except SourceError as error:
                 may_make = settings.use in SIGNERS and alias not in self._ever

@@ -154,6 +154,29 @@ def test_a_key_beside_the_grants_is_found_from_wherever_it_is_looked_for(console
     assert ["ok", "keys", "file:secrets/inline.key", "can be read"] in done.rows
 
 
+def test_a_lent_key_that_answers_cannot_be_scrubbed_of_is_worth_a_warning(console):
+    secret = console.root / "secrets/inline.key"
+    secret.touch(0o600)
+    grants = json.loads((console.root / "grants.json").read_text())
+    profile = grants["profiles"]["example"]
+    profile["token"] = {"type": "static", "file": "secrets/inline.key"}
+
+    def finding(value, scrub):
+        secret.write_text(value)
+        profile["scrub"] = scrub
+        (console.root / "grants.json").write_text(json.dumps(grants))
+        done = console("minter", "doctor", "--json")
+        assert done.status == 0
+        (found,) = [one for one in done.json["findings"] if one["where"] == "file:secrets/inline.key"]
+        return found["level"], found["what"]
+
+    for scrub in ("mask", "refuse"):
+        level, what = finding("zq7-key", scrub)
+        assert (level, what) == ("warning", "has fewer than 8 bytes: answers are not scrubbed of it")
+        assert finding("zq7-key8", scrub) == ("ok", "can be read")
+    assert finding("zq7-key", "off") == ("ok", "can be read")
+
+
 @pytest.mark.parametrize("text", [None, "", "\n"])
 def test_a_key_that_is_missing_or_empty_is_a_fault_that_names_the_reference(console, text):
     if text is not None:

@@ -5,6 +5,7 @@ import json
 import traceback
 
 import pytest
+import structlog
 
 from config.clock import rfc3339
 from config.errors import ConfigurationError
@@ -109,6 +110,20 @@ async def test_a_missing_or_empty_secret_is_a_fault_that_names_the_reference(vau
     else:
         vault.put("api-key", content)
     assert "keys.api (file:api-key)" in await faults(vault)
+
+
+@pytest.mark.parametrize(
+    ("value", "scrub", "said"),
+    [("zq7-key", "mask", True), ("zq7-key", "refuse", True), ("zq7-key", "off", False), ("zq7-key8", "mask", False)],
+)
+async def test_a_lent_key_that_answers_cannot_be_scrubbed_of_is_said_at_load(vault, value, scrub, said):
+    profile = {"base_url": ORIGIN, "allowed_callers": ["agent"], "token": STATIC, "scrub": scrub}
+    vault.put("api-key", value)
+    vault.grants = parse_grants(json.dumps({"profiles": {"p": profile}}).encode(), name="grants.json")
+    with structlog.testing.capture_logs() as logs:
+        await vault.start()
+    expected = {"event": "key-too-short-to-scrub", "log_level": "warning", "alias": "api"}
+    assert logs == ([expected] if said else [])
 
 
 async def test_every_fault_is_named_at_once(vault):
