@@ -35,9 +35,10 @@ _MAX_INTERIM: Final = 16
 _MAX_BARREN: Final = 65_536
 _MAX_LENGTH_DIGITS: Final = 18
 
+#: Where interim answers begin, and final ones. Of 101 the parser makes an error itself.
+_INTERIM: Final = 100
 _FINAL: Final = 200
 _LAST_STATUS: Final = 599
-_SWITCHING: Final = 101
 #: No Content, Not Modified: never a body, whatever the headers say.
 _BODILESS: Final = frozenset({204, 304})
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
@@ -164,6 +165,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._length = self._coding = None
         self._fed = self._barren = self._interim = 0
         self._headers = []
+        if self.closed:
+            # It was lost while its taker waited for something else.
+            asyncio.get_running_loop().call_soon(self._fail, "upstream-broke-off")
+            return
         # A new one for each answer: nothing that it kept of the last can reach this one.
         self._parser = httptools.HttpResponseParser(self)
         if body is not NO_BODY:
@@ -194,13 +199,13 @@ class UpstreamConnection(asyncio.Protocol):
 
     def pause(self) -> None:
         """Stop reading the answer. What has been read already still comes."""
-        if not self._paused and not self.closed:
+        if not self._paused:
             self._paused = True
             self._transport.pause_reading()
 
     def resume(self) -> None:
         """Go on reading the answer."""
-        if self._paused and not self.closed:
+        if self._paused:
             self._paused = False
             self._transport.resume_reading()
 
@@ -314,8 +319,8 @@ class UpstreamConnection(asyncio.Protocol):
         bodiless = self._head_only or status in _BODILESS
         unframed = length is None and coding is None
         if not parser.should_keep_alive():
-            # Without framing the parser expects the body to end with the connection; an answer to HEAD has none.
-            self._keep &= self._head_only and unframed and version == "1.1" and not _says_close(headers)
+            # Without framing the parser expects that the body ends with the connection; an answer to HEAD has none.
+            self._keep &= unframed and version == "1.1" and not _says_close(headers)
         elif self._head_only and coding is not None:
             # The parser waits for a chunk now and would not notice if something began.
             self._keep = False
@@ -385,7 +390,7 @@ class UpstreamConnection(asyncio.Protocol):
 
     def _read_over(self, status: int) -> None:
         self._interim += 1
-        if status < 100 or status == _SWITCHING or self._interim > _MAX_INTERIM:  # noqa: PLR2004 - 1xx begin there
+        if status < _INTERIM or self._interim > _MAX_INTERIM:
             raise _MalformedError
         self._headers = []
         self._length = self._coding = None
