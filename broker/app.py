@@ -1,7 +1,7 @@
-"""The control API (``/v1/*``), and in front of it the way to the data path (``/p/...``).
+"""The control API (``/v1/*``).
 
 Every call of the control API stands in :data:`RULES` with who may make it: a call without an entry does not exist.
-The data path does not come through here: :func:`front` hands it on before any of this runs.
+The data path does not come through here: ``broker/wire/exchange.py`` answers it within the connection.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import hashlib
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import msgspec
 from starlette.applications import Starlette
@@ -30,7 +30,7 @@ from broker.runs import Ended, Registry
 from broker.status import Status
 from broker.store import Store
 from config import tokens
-from config.asgi import Receive, Scope, Send, exception_handlers, json_response, query_of, read_body
+from config.asgi import Receive, exception_handlers, json_response, query_of, read_body
 from config.clock import Clock
 from config.contract import decode
 from config.durations import parse_duration
@@ -47,18 +47,6 @@ _LISTED: Final = 100
 _TOKEN: Final = re.compile(tokens.PATTERN.encode(), re.ASCII)
 _IDEMPOTENCY_KEY: Final = re.compile(r"[\x20-\x7e]{1,255}", re.ASCII)
 _JSON: Final = re.compile(r"application/json[ \t]*(;.*)?", re.IGNORECASE | re.ASCII)
-
-
-def front(calls: Callable[[Scope, Receive, Send], Awaitable[None]], control: Any) -> Any:
-    """Return the ASGI application of ``listen``: the data path first, by the target as it was received."""
-
-    async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and scope["target"].startswith(b"/p/"):
-            await calls(scope, receive, send)
-        else:
-            await control(scope, receive, send)
-
-    return app
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

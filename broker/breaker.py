@@ -38,6 +38,11 @@ class Breaker:
         self._next_probe_at = 0.0
         self._status = 0
 
+    @property
+    def quiet(self) -> bool:
+        """Whether nothing has opened it since it was last closed: the usual case."""
+        return not self._status
+
     def is_open(self, clock: Clock) -> bool:
         """Say whether calls are to be shed now."""
         return self._status != 0 and clock.boottime() < self._closes_at

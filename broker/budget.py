@@ -44,15 +44,21 @@ class Budget:
         """How many calls can still be made."""
         return 0 if self._exhausted and not self.in_hand else max(0, self.limit - self.spent)
 
+    def spend_in_hand(self) -> bool:
+        """Take one call from what is in hand; say whether there was one."""
+        if not self.in_hand:
+            return False
+        self.in_hand -= 1
+        self.spent += 1
+        return True
+
     async def spend(self) -> None:
         """Take one call from the budget.
 
         Errors: ``ProblemError("budget-exhausted")``; whatever ``reserve`` raises when the state cannot be written.
         """
-        while not self.in_hand:
+        while not self.spend_in_hand():
             await self._fetch_block()
-        self.in_hand -= 1
-        self.spent += 1
 
     async def _fetch_block(self) -> None:
         if self._exhausted:

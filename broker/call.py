@@ -5,42 +5,98 @@ against the grant that the run was opened with and the current one, the breaker 
 again, the credential is placed, the call is sent, the answer is streamed back, the trace is written. What is refused
 before the match causes no request to the minter, and none to the API.
 
-A raw ASGI endpoint: beyond ASGI it needs what ``config/server.py`` puts into the scope, the exact target.
+Who asks is an :class:`Asking`: a request on the code's connection (``broker/wire/exchange.py``), or one written as JSON
+(``broker/envelope.py``). A call that has everything at hand is sent within the callback that brought it, and the rest
+of it happens in the callbacks of its two connections; only where it has to wait does it become a task.
 """
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Any, Final, Protocol, cast
+from typing import TYPE_CHECKING, Final, Protocol
 
-from broker.heads import Headers, Prepared, answer_headers, call_headers, prepare, read_body
+import structlog
+
+from broker.answer import answer_headers, scrubbed
+from broker.eager import begin
+from broker.heads import Headers, passed_headers, prepare
 from broker.identify import Found, find
-from broker.open_calls import GONE, OpenCalls
-from broker.run import OpenCall, Run, RunProfile
-from config.asgi import send_problem
+from broker.wire.upstream import CHUNKED, LENGTH, NO_BODY
+from broker.wire.whole import fetch
+from config.asgi import describe
 from config.problems import ProblemError
-from config.routes import METHODS
 from config.target import Target, split_target
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import Coroutine
+    from typing import Any
 
-    from broker.egress import Answer, Egress
+    from broker.answer import Passage
+    from broker.egress import Egress
+    from broker.heads import Dressed, Prepared
     from broker.leases import Lease
+    from broker.open_calls import OpenCalls
     from broker.placements import Registry
+    from broker.run import Run, RunProfile
+    from broker.scrub import Needles
     from broker.trace import Recorder
-    from config.asgi import Receive, Scope, Send
+    from broker.wire.upstream import AnswerHead, UpstreamConnection
     from config.clock import Clock
+
+log = structlog.get_logger("broker.call")
 
 #: Calls have targets of the form ``/p/{profile}/<target>``.
 PREFIX: Final = b"/p/"
+#: What a call whose client went away is cut by: the problem goes nowhere.
+GONE: Final = "request-malformed"
 
-_ALLOW: Final = (b"allow", ", ".join(METHODS).encode())
-_ERROR: Final = 500
-_SHUTTING_DOWN: Final = 503
+_ENDING: Final = "shutting-down"
 _WELL: Final = range(200, 300)
 #: A health check that takes longer is no sign of health.
 _PROBE_TIMEOUT_S: Final = 2.0
+_PROBE_BYTES: Final = 1024 * 1024
+#: A body on these methods may be overlooked by an API and taken for the next request: the connection is not used again.
+_BODY_UNUSUAL: Final = frozenset({"GET", "HEAD", "DELETE"})
+#: What may be sent once more, without a body, when a connection turns out to have been dead.
+_REPEATABLE: Final = frozenset({"GET", "HEAD"})
+
+
+class Asking(Protocol):
+    """Who makes a call, and gets its answer.
+
+    ``length`` is that of the body: 0 for none, None when only its end tells. The body is handed to the call
+    (:meth:`Call.body_piece`, :meth:`Call.body_end`) once it is wanted.
+    """
+
+    method: str
+    target: bytes
+    headers: Headers
+    length: int | None
+    call: Call | None
+
+    async def body_begun(self) -> int:
+        """Wait until some of the body is here, or its end, and return how many bytes."""
+
+    def want_body(self) -> None:
+        """Hand the body on from now on."""
+
+    def hold_body(self, *, hold: bool) -> None:
+        """Stop handing the body on, or go on."""
+
+    def begin(self, status: int, headers: Headers, length: int | None, *, bodiless: bool) -> None:
+        """Take the answer's head."""
+
+    def piece(self, piece: bytes) -> None:
+        """Take a piece of its body."""
+
+    def end(self) -> None:
+        """Take its end."""
+
+    def refuse(self, problem: ProblemError) -> None:
+        """Take that there is no answer: it has not begun."""
+
+    def break_off(self, problem: ProblemError) -> None:
+        """Take that the answer breaks off: it has begun."""
 
 
 class Runs(Protocol):
@@ -51,11 +107,7 @@ class Runs(Protocol):
         ...
 
 
-class BrokenOffError(ProblemError):
-    """Something went wrong after the answer had begun. Whoever serves it cuts it, so that the code notices."""
-
-
-class CallEndpoint:
+class Calls:
     """The data path. ``open_calls`` must be swept while it serves."""
 
     def __init__(
@@ -69,213 +121,396 @@ class CallEndpoint:
         open_calls: OpenCalls,
     ) -> None:
         """Take what a call passes on its way."""
-        self._runs = runs
-        self._egress = egress
-        self._clock = clock
-        self._placements = placements
-        self._recorder = recorder
-        self._open = open_calls
+        self.runs = runs
+        self.egress = egress
+        self.clock = clock
+        self.placements = placements
+        self.recorder = recorder
+        self.open = open_calls
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve ``/p/{profile}/<target>``."""
+    def ask(self, asking: Asking) -> None:
+        """Make the call ``/p/{profile}/<target>`` of whoever's run token stands in it."""
         try:
-            name, target = _split(scope["target"])
-            run, granted, token = self._identify(name, target, scope["headers"])
-            await self.carry(run, granted, scope["method"], target, scope["headers"], receive, send, token=token)
-        except BrokenOffError:
-            raise
+            name, target = _split(asking.target)
+            run, granted, token = self._identify(name, target, asking.headers)
         except ProblemError as problem:
-            extra = (_ALLOW,) if problem.code == "method-not-supported" else ()
-            await send_problem(send, problem, "broker", extra=extra)
+            self.recorder.refused("", problem.code)
+            asking.refuse(problem)
+            return
+        self.carry(run, granted, asking, target, token)
 
-    async def carry(  # noqa: PLR0917 - the parts of a call, in the order of the wire
-        self,
-        run: Run,
-        granted: RunProfile,
-        method: str,
-        target: bytes,
-        headers: Headers,
-        receive: Receive,
-        send: Send,
-        *,
-        token: Found | None = None,
-    ) -> None:
-        """Carry one call of a run that is known; ``token`` is the run token where it stands in the call itself.
-
-        ``receive`` and ``send`` are ASGI's: after the body, ``receive`` waits until the client is gone.
-        Errors: ``ProblemError``, counted already; :class:`BrokenOffError` when the answer had begun.
-        """
-        granted.in_flight += 1
-        try:
-            run.check(self._clock)
-            if granted.in_flight > granted.max_concurrent:
-                raise ProblemError("too-many-concurrent", retry_after=1)  # noqa: TRY301 - refusals are counted below
-            await granted.budget.spend()
-            if run.ended is not None:
-                raise ProblemError("run-token-invalid")  # noqa: TRY301 - it ended while the budget was reserved
-            # Not before: the grants may have been reloaded meanwhile. From here to the open call nothing is awaited.
-            prepared = granted.wire or prepare(granted, self._egress, self._placements)
-            if token is not None:
-                target = token.take_out(target, prepared.placement, prepared.prefix)
-            wire_target = split_target(target)
-            route, credential = self._match(granted, method, wire_target)
-            passed, length = call_headers(prepared, headers, granted.max_request)
-        except BaseException as refused:
-            granted.in_flight -= 1
-            if isinstance(refused, ProblemError):
-                self._recorder.refused(granted.name, refused.code)
-                if refused.code != "run-token-invalid":  # the trace of a run that is over is closed
-                    run.trace.denied(refused.code, getattr(refused, "denied_template", None), profile=granted.name)
-            raise
-        call = OpenCall(
-            run, granted, method, wire_target, route, credential, receive, _this_task(), self._clock.boottime()
-        )
-        await self._make(call, prepared, passed, length, send)
+    def carry(self, run: Run, granted: RunProfile, asking: Asking, target: bytes, token: Found | None = None) -> None:
+        """Make a call of a run that is known; ``token`` is the run token where it stands in the call itself."""
+        Call(self, run, granted, asking).start(target, token)
 
     def _identify(self, name: str, target: bytes, headers: Headers) -> tuple[Run, RunProfile, Found]:
         """Return whose call it is, and the run token as it stands in it.
 
         Errors: ``ProblemError``: ``run-token-...``, ``profile-not-granted``.
         """
-        try:
-            token = find(target, headers)
-            run = token.run(self._runs.by_digest)
-            granted = run.profiles.get(name)
-            if granted is None:
-                run.check(self._clock)
-                run.trace.denied("profile-not-granted")
-                raise ProblemError("profile-not-granted")  # noqa: TRY301 - refusals are counted below
-        except ProblemError as problem:
-            self._recorder.refused("", problem.code)
-            raise
+        token = find(target, headers)
+        run = token.run(self.runs.by_digest)
+        granted = run.profiles.get(name)
+        if granted is None:
+            run.check(self.clock)
+            run.trace.denied("profile-not-granted")
+            raise ProblemError("profile-not-granted")
         return run, granted, token
 
-    def _match(self, granted: RunProfile, method: str, target: Target) -> tuple[str, bool]:
-        """Return the route that both grants match, and whether both attach the credential there.
 
-        Errors: ``ProblemError`` of the first grant that does not take the call.
+class Call:
+    """One call: what a reload, an end and the sweeper look at. Nothing of it outlives it.
+
+    ``started_at`` and ``moved_at`` are on the boot clock; the latter is when something last came from the API or went
+    there, as far as the sweeper saw, and 0 while nothing is on its way. ``credential`` says that one is attached;
+    ``uploaded`` that the body has been read to its end; ``delivered`` that the call may have reached the API;
+    ``answered`` that its answer is being handed on; ``held`` that the code does not keep up with it.
+    """
+
+    # Written only where it becomes otherwise: a call is made often, and most of this never happens to it.
+    prepared: Prepared
+    target: Target
+    route = ""
+    credential = False
+    started_at = 0.0
+    moved_at = 0.0
+    moved = 0
+    lease: Lease | None = None
+    opened = False
+    uploaded = False
+    delivered = False
+    answered = False
+    repeated = False
+    held = False
+    over = False
+    status = 0
+    bytes_sent = 0
+    bytes_back = 0
+    cut_by = ""
+    head = b""
+    upstream: UpstreamConnection | None = None
+    waiting: asyncio.Task[None] | None = None
+    needles: Needles | None = None
+    passage: Passage | None = None
+
+    def __init__(self, calls: Calls, run: Run, granted: RunProfile, asking: Asking) -> None:
+        """Take whose call it is."""
+        self.calls = calls
+        self.run = run
+        self.granted = granted
+        self.asking = asking
+        self.method = asking.method
+        self.uploaded = asking.length == 0
+        asking.call = self
+
+    def start(self, target: bytes, token: Found | None) -> None:
+        """Begin; ``target`` is the profile's, with the run token if that stands in it."""
+        self.granted.in_flight += 1
+        self._go(self._make(target, token))
+
+    # --- there ---
+
+    async def _make(self, target: bytes, token: Found | None) -> None:
+        passed = await self._admit(target, token)
+        self._open()
+        if not self.granted.breaker.quiet:
+            await self._pass_breaker()
+        dressed = await self._dress()
+        self.head = dressed.head(self.method, self.target.raw, passed, self.asking.length)
+        self.needles = dressed.needles
+        if self.asking.length is None and await self.asking.body_begun() > self.granted.max_request:
+            raise ProblemError("request-too-large", limit=self.granted.max_request)
+        self._send(self.prepared.origin.idle() or await self._connection())
+
+    async def _admit(self, target: bytes, token: Found | None) -> Headers:
+        """Pass the run, the budget and both grants; return the code's headers that pass.
+
+        Errors: ``ProblemError`` of whatever refuses first.
         """
-        if granted.current is None:
-            raise ProblemError("profile-not-granted")
-        rule = granted.frozen_matcher.match(method, target, granted.params).rule
-        matcher = granted.current[1]
-        if matcher is granted.frozen_matcher:
-            return rule.text, rule.credential
-        return rule.text, rule.credential and matcher.match(method, target, granted.params).rule.credential
+        calls, run, granted, asking = self.calls, self.run, self.granted, self.asking
+        run.check(calls.clock)
+        if granted.in_flight > granted.max_concurrent:
+            raise ProblemError("too-many-concurrent", retry_after=1)
+        if not granted.budget.spend_in_hand():
+            await granted.budget.spend()
+            if run.ended is not None:
+                raise ProblemError("run-token-invalid")  # it ended while the budget was reserved
+        # Not before: the grants may have been reloaded meanwhile. From here to the open call nothing is awaited.
+        prepared = self.prepared = granted.wire or prepare(granted, calls.egress, calls.placements)
+        if token is not None:
+            target = token.take_out(target, prepared.placement, prepared.prefix)
+        self.target = split_target(target)
+        self.route, self.credential = _match(granted, self.method, self.target)
+        passed = passed_headers(prepared.passes, asking.headers)
+        if asking.length is not None and asking.length > granted.max_request:
+            raise ProblemError("request-too-large", limit=granted.max_request)
+        return passed
 
-    async def _make(self, call: OpenCall, prepared: Prepared, headers: Headers, length: int | None, send: Send) -> None:
-        """Make a call that matched; whatever becomes of it stands in the trace."""
-        status, shed = _ERROR, False
-        call.uploaded = length == 0
-        self._open.add(call)
-        try:
-            await self._pass_breaker(call, prepared)
-            call.lease = await self._lease(call)
-            body = await read_body(call, length)
-            answer = await self._send(call, prepared, headers, body)
-            try:
-                await self._stream_back(call, prepared, answer, send)
-            finally:
-                answer.close()
-        except asyncio.CancelledError:
-            if not call.cut_by:
-                status = _SHUTTING_DOWN
-                raise  # the server ends
-            call.task.uncancel()
-            problem = ProblemError(call.cut_by)
-            status = 0 if call.cut_by == GONE else problem.status
-            raise _as_seen(call, problem) from None
-        except ProblemError as problem:
-            status, shed = problem.status, problem.code == "breaker-open"
-            raise _as_seen(call, problem) from None
-        finally:
-            self._open.discard(call)
-            call.granted.in_flight -= 1
-            self._record(call, call.status if call.answered else status, shed=shed)
+    def _open(self) -> None:
+        """Count as an open call: from here on it stands in the trace, whatever becomes of it."""
+        self.opened = True
+        self.started_at = self.calls.clock.boottime()
+        self.calls.open.add(self)
 
-    async def _pass_breaker(self, call: OpenCall, prepared: Prepared) -> None:
+    async def _pass_breaker(self) -> None:
         """Pass while the API has not asked for a pause, or when its health check says that it is over.
 
         Errors: ``ProblemError("breaker-open")``.
         """
-        breaker = call.granted.breaker
-        if breaker.is_open(self._clock) and prepared.health is not None and breaker.may_probe(self._clock):
-            call.lease = await self._lease(call)
+        clock, breaker, health = self.calls.clock, self.granted.breaker, self.prepared.health
+        if breaker.is_open(clock) and health is not None and breaker.may_probe(clock):
+            head = (await self._dress()).head("GET", health, [], 0)
+            # It runs as a task of its own, because it has a time limit.
+            probing = asyncio.create_task(fetch(self.prepared.origin, head, limit=_PROBE_BYTES))
             try:
-                async with asyncio.timeout(_PROBE_TIMEOUT_S):
-                    answer = await self._send(call, prepared, [], None, probe=prepared.health)
+                answer = await asyncio.wait_for(probing, _PROBE_TIMEOUT_S)
             except (ProblemError, TimeoutError):
                 pass  # not well
             else:
-                answer.close()
                 if answer.status in _WELL:
                     breaker.close()
-            call.moved_at = 0.0
-        breaker.check(self._clock)
+        breaker.check(clock)
 
-    async def _lease(self, call: OpenCall) -> Lease | None:
-        """Return the lease to attach, or None where nothing is attached.
+    async def _dress(self) -> Dressed:
+        """Fetch the lease to attach, or none where nothing is attached.
 
         Errors: ``ProblemError``; a call that needs its credential is not made without.
         """
-        slot = call.granted.lease
-        if slot is None or not call.credential:
-            return None
-        return slot.ready(self._clock) or await slot.obtain(self._clock)
+        slot = self.granted.lease
+        if slot is not None and self.credential:
+            clock = self.calls.clock
+            self.lease = slot.ready(clock) or await slot.obtain(clock)
+        return self.prepared.dressed(self.lease)
 
-    async def _send(
-        self,
-        call: OpenCall,
-        prepared: Prepared,
-        headers: Headers,
-        body: bytes | AsyncIterator[bytes] | None,
-        *,
-        probe: bytes | None = None,
-    ) -> Answer:
-        """Place the credential, send the call, and return the answer once its head has arrived."""
-        method, target = ("GET", probe) if probe else (call.method, call.target.raw)
-        headers = headers + prepared.fixed
-        if call.lease is not None:
-            headers, target = prepared.placement.place(headers, target, call.lease.credential)
-        sending = await prepared.origin.connect(method, target, headers, body)
-        call.moved_at = self._clock.boottime()
-        call.delivered = not probe
-        return await sending.send()
+    async def _connection(self, *, fresh: bool = False) -> UpstreamConnection:
+        """Wait for a connection. Errors: ``ProblemError``."""
+        origin = self.prepared.origin
+        connecting = asyncio.create_task(origin.connect(fresh=fresh))
+        try:
+            return await connecting
+        except asyncio.CancelledError:
+            if connecting.done() and not connecting.cancelled() and connecting.exception() is None:
+                origin.release(connecting.result())  # it came in the moment that nobody wanted it any more
+            raise
 
-    async def _stream_back(self, call: OpenCall, prepared: Prepared, answer: Answer, send: Send) -> None:
-        """Hand the answer on as it comes."""
-        headers, retry_after = answer_headers(call, prepared, answer)
-        call.granted.breaker.note(answer.status, retry_after, self._clock)
-        call.status = answer.status
-        call.answered = True
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        while True:
-            piece = b"" if answer.complete() else await answer.read()
-            call.bytes_back += len(piece)
-            if call.bytes_back > call.granted.max_response:
-                raise ProblemError("response-too-large")
-            more = not answer.complete()
-            await send({"type": "http.response.body", "body": piece, "more_body": more})
-            if not more:
-                return
+    def _send(self, connection: UpstreamConnection) -> None:
+        """Send the call. From here on nothing is awaited: what happens next is in the callbacks below."""
+        self.waiting = None
+        length = self.asking.length
+        self.upstream = connection
+        self.delivered = True
+        self.moved_at = self.calls.clock.boottime()
+        body = NO_BODY if length == 0 else CHUNKED if length is None else LENGTH
+        connection.send(self, self.head, head_only=self.method == "HEAD", body=body)
+        if length != 0:
+            if self.method in _BODY_UNUSUAL:
+                connection.once()
+            self.asking.want_body()
 
-    def _record(self, call: OpenCall, status: int, *, shed: bool) -> None:
-        if shed:
-            call.run.trace.shed()
-            self._recorder.refused(call.granted.name, "breaker-open")
+    async def _send_again(self) -> None:
+        """Send the call once more: the connection had been dead, and not one byte of an answer came."""
+        self._send(await self._connection(fresh=True))
+
+    # --- the body, as the code sends it ---
+
+    def body_piece(self, piece: bytes) -> None:
+        """Send a piece on. What comes after the call is over is nobody's."""
+        if self.over:
             return
-        seconds = self._clock.boottime() - call.started_at
-        self._recorder.call(call.granted.name, status, seconds)
-        call.run.trace.record(
-            call.granted.name,
-            call.method,
-            call.route,
+        self.bytes_sent += len(piece)
+        if self.bytes_sent > self.granted.max_request:
+            # Before the piece is handed over: the API never sees the end of this body.
+            self.cut("request-too-large")
+        elif self.upstream is not None:
+            self.upstream.send_piece(piece)
+
+    def body_end(self) -> None:
+        """End the body."""
+        self.uploaded = True
+        if self.upstream is not None:
+            self.upstream.end_upload()
+
+    def upload_may_go_on(self, may: bool) -> None:  # noqa: FBT001 - the receiver's
+        """Hold the code's body while the API does not keep up with it."""
+        self.asking.hold_body(hold=not may)
+
+    # --- back: what the API's connection says ---
+
+    def answer_begins(self, answer: AnswerHead) -> None:
+        """Hand the head on."""
+        try:
+            headers, retry_after = answer_headers(self, answer)
+            self.granted.breaker.note(answer.status, retry_after, self.calls.clock)
+            length = answer.length
+            if self.needles is not None:
+                refuse = self.prepared.scrub == "refuse"
+                headers, length, self.passage = scrubbed(headers, answer, self.needles, refuse=refuse)
+        except ProblemError as problem:
+            self._fail(problem)
+            return
+        self.status = answer.status
+        self.answered = True
+        self.asking.begin(answer.status, headers, length, bodiless=answer.bodiless)
+
+    def answer_piece(self, piece: bytes) -> None:
+        """Hand a piece on, or what may go of it."""
+        try:
+            if self.passage is not None:
+                self.passage.feed(self, piece)
+            else:
+                self.count_back(len(piece))
+                self.asking.piece(piece)
+        except ProblemError as problem:
+            self._fail(problem)
+
+    def answer_complete(self) -> None:
+        """End the answer, or let what waits of it go first."""
+        self.upstream = None
+        if self.passage is None:
+            self.finish()
+            return
+        try:
+            self.passage.end(self)
+        except ProblemError as problem:
+            self._fail(problem)
+
+    def answer_failed(self, problem: ProblemError, *, stale: bool) -> None:
+        """Give up, or begin anew where nothing can have happened."""
+        self.upstream = None
+        if stale and not self.repeated and self.method in _REPEATABLE and self.asking.length == 0:
+            self.repeated = True
+            self._go(self._send_again())
+        else:
+            self._fail(problem)
+
+    def client_reads(self, *, reads: bool) -> None:
+        """Stop reading the answer while the code does not keep up with it."""
+        self.held = not reads
+        if self.held:
+            if self.upstream is not None:
+                self.upstream.pause()
+            return
+        if self.passage is not None:
+            try:
+                self.passage.go_on(self)
+            except ProblemError as problem:
+                self._fail(problem)
+        if not self.held and self.upstream is not None:
+            self.upstream.resume()
+
+    def count_back(self, size: int) -> None:
+        """Count what comes back. Errors: ``ProblemError("response-too-large")``."""
+        self.bytes_back += size
+        if self.bytes_back > self.granted.max_response:
+            raise ProblemError("response-too-large")
+
+    def hand_on(self, piece: bytes) -> None:
+        """Hand on a piece that may go as it is."""
+        if piece and not self.over:
+            self.asking.piece(piece)
+
+    # --- how it ends ---
+
+    def finish(self) -> None:
+        """End well."""
+        if not self.over:
+            self._close(self.status)
+            self.asking.end()
+
+    def cut(self, code: str) -> None:
+        """Stop the call. ``code`` is the problem that the code gets, if its answer has not begun."""
+        if self.over or self.cut_by:
+            return
+        self.cut_by = code
+        if self.waiting is not None:
+            self.waiting.cancel()
+        else:
+            self._fail(ProblemError(code, retry_after=1 if code == _ENDING else None))
+
+    def _go(self, story: Coroutine[Any, Any, None]) -> None:
+        self.waiting = begin(self._told(story))
+        if self.over:
+            self.waiting = None
+
+    async def _told(self, story: Coroutine[Any, Any, None]) -> None:
+        """Let the story run until it is sent; what goes wrong before is how the call ends."""
+        try:
+            await story
+        except asyncio.CancelledError:
+            if self.over:
+                return
+            code = self.cut_by or _ENDING
+            self._fail(ProblemError(code, retry_after=1 if code == _ENDING else None))
+            if not self.cut_by:
+                raise  # the loop ends
+        except ProblemError as problem:
+            self._fail(problem)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the code gets an answer and the place is free again
+            self._fail(describe(error, log))
+
+    def _fail(self, problem: ProblemError) -> None:
+        if self.over:
+            return
+        upstream, self.upstream = self.upstream, None
+        if upstream is not None:
+            upstream.abandon()
+        gone = self.cut_by == GONE
+        if self.opened:
+            status = self.status if self.answered else 0 if gone else problem.status
+            self._close(status, shed=problem.code == "breaker-open")
+        else:
+            self._refused(problem, gone=gone)
+        if self.answered:
+            self.asking.break_off(problem)
+        else:
+            self.asking.refuse(problem)
+
+    def _refused(self, problem: ProblemError, *, gone: bool) -> None:
+        self.over = True
+        self.granted.in_flight -= 1
+        if gone:
+            return
+        self.calls.recorder.refused(self.granted.name, problem.code)
+        if problem.code != "run-token-invalid":  # the trace of a run that is over is closed
+            template = getattr(problem, "denied_template", None)
+            self.run.trace.denied(problem.code, template, profile=self.granted.name)
+
+    def _close(self, status: int, *, shed: bool = False) -> None:
+        """Free the call's place and write its trace."""
+        self.over = True
+        granted, calls = self.granted, self.calls
+        granted.in_flight -= 1
+        calls.open.discard(self)
+        if shed:
+            self.run.trace.shed()
+            calls.recorder.refused(granted.name, "breaker-open")
+            return
+        seconds = calls.clock.boottime() - self.started_at
+        calls.recorder.call(granted.name, status, seconds)
+        self.run.trace.record(
+            granted.name,
+            self.method,
+            self.route,
             status=status,
-            delivered=call.delivered,
-            bytes_sent=call.bytes_sent,
-            bytes_back=call.bytes_back,
+            delivered=self.delivered,
+            bytes_sent=self.bytes_sent,
+            bytes_back=self.bytes_back,
             milliseconds=seconds * 1000,
         )
+
+
+def _match(granted: RunProfile, method: str, target: Target) -> tuple[str, bool]:
+    """Return the route that both grants match, and whether both attach the credential there.
+
+    Errors: ``ProblemError`` of the first grant that does not take the call.
+    """
+    if granted.current is None:
+        raise ProblemError("profile-not-granted")
+    rule = granted.frozen_matcher.match(method, target, granted.params).rule
+    matcher = granted.current[1]
+    if matcher is granted.frozen_matcher:
+        return rule.text, rule.credential
+    return rule.text, rule.credential and matcher.match(method, target, granted.params).rule.credential
 
 
 def _split(target: bytes) -> tuple[str, bytes]:
@@ -287,12 +522,3 @@ def _split(target: bytes) -> tuple[str, bytes]:
     if not slash or not target.startswith(PREFIX):
         raise ProblemError("target-malformed", "expected /p/, a profile and the target")
     return name.decode("latin-1"), slash + rest
-
-
-def _as_seen(call: OpenCall, problem: ProblemError) -> ProblemError:
-    """Return what the code gets to see of ``problem``: once the answer has begun, only that it breaks off."""
-    return BrokenOffError(problem.code) if call.answered else problem
-
-
-def _this_task() -> asyncio.Task[Any]:
-    return cast("asyncio.Task[Any]", asyncio.current_task())

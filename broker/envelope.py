@@ -12,6 +12,7 @@ counted from before the body is read until the answer is gone. The calls of all 
 
 from __future__ import annotations
 
+import asyncio
 import re
 from base64 import b64encode
 from collections.abc import Awaitable, Callable
@@ -21,6 +22,7 @@ from urllib.parse import unquote
 import msgspec
 from starlette.responses import Response
 
+from broker.call import GONE
 from broker.run import Run, RunProfile
 from config import tokens
 from config.asgi import Message, Receive, Scope, Send, json_response
@@ -28,9 +30,8 @@ from config.contract import decode
 from config.problems import MEDIA_TYPE, REFUSED_BY, ProblemError
 
 if TYPE_CHECKING:
-    from broker.call import CallEndpoint
-
-Headers = list[tuple[bytes, bytes]]
+    from broker.call import Call, Calls
+    from broker.heads import Headers
 
 _TOKEN: Final = re.compile(tokens.PATTERN, re.ASCII)
 #: An answer is handed over in pieces of this size, each when the code has taken those before it.
@@ -61,7 +62,7 @@ class Envelope:
 
     def __init__(
         self,
-        endpoint: CallEndpoint,
+        calls: Calls,
         refused: Callable[[str, str], None],
         *,
         max_target_bytes: int = 8192,
@@ -72,7 +73,7 @@ class Envelope:
         ``max_target_bytes`` is what a request on the data path is held to before it gets there; ``max_bytes`` is what
         all calls together may hold in memory.
         """
-        self._endpoint = endpoint
+        self._calls = calls
         self._refused = refused
         self._max_target_bytes = max_target_bytes
         self.memory = Memory(max_bytes)
@@ -109,7 +110,6 @@ class Envelope:
 
         Errors: ``_NoMemoryError``.
         """
-        answer = _Captured(share)
         try:
             call = decode(HostCall, body)
             # Whatever is not ASCII stays so and is refused with everything else that no target may hold.
@@ -124,14 +124,13 @@ class Envelope:
         # Only what is sent stays in memory while the call is made.
         del body, call
         share.hold(len(sent or b""))
-        try:
-            await self._endpoint.carry(run, granted, method, target, headers, _body(sent, receive), answer.take)
-        except ProblemError as problem:
-            if share.refused is not None:
-                # The data path says only that the answer broke off.
-                raise share.refused from None
-            return _refusal(problem)
-        return answer.envelope()
+        asking = _HostAsking(share, method, target, headers, sent)
+        self._calls.carry(run, granted, asking, target)
+        why_not = await asking.answered(receive)
+        if share.refused is not None:
+            # The data path says only that the answer broke off.
+            raise share.refused
+        return asking.envelope() if why_not is None else _refusal(why_not)
 
     def _refuse(self, run: Run, problem: ProblemError) -> dict[str, Any]:
         run.trace.denied(problem.code)
@@ -214,23 +213,80 @@ class _Held(Response):
             self._share.release()
 
 
-class _Captured:
-    """An answer that is kept instead of sent. The data path bounds it by the profile's ``max_response``."""
+class _HostAsking:
+    """A call whose body and answer lie in memory. The data path bounds the latter by the profile's ``max_response``."""
 
-    def __init__(self, share: _Share) -> None:
+    call: Call | None = None
+
+    def __init__(self, share: _Share, method: str, target: bytes, headers: Headers, body: bytes | None) -> None:
+        self.method = method
+        self.target = target
+        self.headers = headers
+        self.length: int | None = len(body or b"")
+        self._body = body
         self._share = share
         self._status = 0
         self._headers: dict[bytes, bytes] = {}
         self._pieces: list[bytes] = []
+        self._over: asyncio.Future[ProblemError | None] = asyncio.get_running_loop().create_future()
 
-    async def take(self, message: Message) -> None:
-        if message["type"] == "http.response.start":
-            self._status = message["status"]
-            self._headers = {name.lower(): value for name, value in message["headers"]}
-        else:
-            piece = message.get("body", b"")
+    async def answered(self, receive: Receive) -> ProblemError | None:
+        """Wait for the answer's end, or for that of the code; return why there is none."""
+        watching = asyncio.create_task(self._watch(receive))
+        try:
+            return await asyncio.shield(self._over)
+        except asyncio.CancelledError:
+            if self.call is not None:
+                self.call.cut("shutting-down")
+            raise
+        finally:
+            watching.cancel()
+
+    async def _watch(self, receive: Receive) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        if self.call is not None:
+            self.call.cut(GONE)
+
+    # --- what the call says ---
+
+    async def body_begun(self) -> int:
+        return self.length or 0
+
+    def want_body(self) -> None:
+        if self.call is not None and self._body is not None:
+            self.call.body_piece(self._body)
+            self.call.body_end()
+
+    def hold_body(self, *, hold: bool) -> None:
+        """Do nothing: the body is here as a whole."""
+
+    def begin(self, status: int, headers: Headers, length: int | None, *, bodiless: bool) -> None:  # noqa: ARG002
+        self._status = status
+        self._headers = dict(headers)
+
+    def piece(self, piece: bytes) -> None:
+        try:
             self._share.more(len(piece), _FOR_THE_ANSWER)
-            self._pieces.append(piece)
+        except _NoMemoryError as problem:
+            if self.call is not None:
+                self.call.cut(problem.code)
+            return
+        self._pieces.append(piece)
+
+    def end(self) -> None:
+        self._done(None)
+
+    def refuse(self, problem: ProblemError) -> None:
+        self._done(problem)
+
+    def break_off(self, problem: ProblemError) -> None:
+        self._done(problem)
+
+    def _done(self, problem: ProblemError | None) -> None:
+        self.call = None
+        if not self._over.done():
+            self._over.set_result(problem)
 
     def envelope(self) -> dict[str, Any]:
         content_type = self._headers.get(b"content-type", b"").decode("latin-1")
@@ -281,17 +337,3 @@ def _content(call: HostCall) -> tuple[bytes | None, Headers]:
         (b"content-length", b"%d" % len(sent)),
     ]
     return sent, headers
-
-
-def _body(sent: bytes | None, receive: Receive) -> Receive:
-    """Return an ASGI ``receive`` that gives ``sent`` and then waits until the code is gone."""
-    given = False
-
-    async def once() -> Message:
-        nonlocal given
-        if not given:
-            given = True
-            return {"type": "http.request", "body": sent or b"", "more_body": False}
-        return await receive()
-
-    return once

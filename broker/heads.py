@@ -1,34 +1,40 @@
-"""The heads of a call and of its answer: which headers pass, and what frames the body.
+"""The head of a call: which headers pass, what is added, and what frames the body.
 
-Both are built anew from an allow list; what the code or the API sent besides does not pass. Header values pass as the
-bytes they are, or the call is refused.
+It is built anew from an allow list; what the code sent besides does not pass. Header values pass as the bytes they
+are, or the call is refused. What does not change from call to call is put together once: for each run and profile
+(:class:`Prepared`), and of that for each lease (:class:`Dressed`).
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Final
 
-from config.problems import REFUSED_BY, ProblemError
+from broker.scrub import Needles
+from config.problems import ProblemError
 
 if TYPE_CHECKING:
-    from broker.egress import Answer, Egress, Origin
+    from collections.abc import Iterable
+
+    from broker.egress import Egress
+    from broker.leases import Lease
     from broker.placements import Placement, Registry
-    from broker.run import OpenCall, RunProfile
-    from config.asgi import Receive
+    from broker.run import RunProfile
+    from broker.wire.pool import Origin
 
 Headers = list[tuple[bytes, bytes]]
 
 #: Some APIs refuse calls that do not name their client. The code's own is dropped unless ``request_headers`` lists it.
 _USER_AGENT: Final = (b"user-agent", b"minter-broker")
-_BY_UPSTREAM: Final = (REFUSED_BY.encode(), b"upstream")
+#: While an answer is scrubbed it is to come as a whole and as it is.
+_IDENTITY: Final = (b"accept-encoding", b"identity")
+_NOT_WHILE_SCRUBBING: Final = frozenset({b"accept-encoding", b"range", b"if-range"})
+
 _UNSENDABLE: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
-#: A body that is here as a whole is sent in one piece, up to this size.
-_ONE_PIECE: Final = 256 * 1024
-_NOT_MODIFIED: Final = 304
-_REFUSALS: Final = frozenset({401, 403})
-_MAX_LENGTH_DIGITS: Final = 18
+_SENDABLE_NAME: Final = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_SENDABLE_TARGET: Final = re.compile(rb"/[!-~]*")
+#: Methods whose body is expected: that there is none has to be said (RFC 9110 section 8.6).
+_SAYS_ITS_LENGTH: Final = frozenset({"POST", "PUT", "PATCH"})
 
 
 class Prepared:
@@ -38,7 +44,8 @@ class Prepared:
     of its health check.
     """
 
-    __slots__ = ("answers_pass", "fixed", "health", "origin", "passes", "placement", "prefix")
+    __slots__ = ("_bare", "_dressed", "_lease", "answers_pass", "fixed", "health", "origin", "passes", "placement",
+                 "prefix", "scrub")  # fmt: skip
 
     def __init__(self, granted: RunProfile, origin: Origin, placement: Placement) -> None:
         """Take the profile and where its calls go."""
@@ -46,6 +53,7 @@ class Prepared:
         self.origin = origin
         self.placement = placement
         self.prefix = frozen.run_token_prefix.encode("ascii")
+        self.scrub = granted.scrub
         self.fixed: Headers = list(frozen.fixed_headers)
         names = {name for name, _ in self.fixed}
         self.passes = granted.request_headers - names
@@ -57,117 +65,117 @@ class Prepared:
         # As with a route: both grants must name it.
         named = health is not None and now is not None and now[0].health_check == health
         self.health = health.text.partition(" ")[2].encode("ascii") if health is not None and named else None
+        self._bare = Dressed(self, None)
+        self._lease: Lease | None = None
+        self._dressed = self._bare
+
+    def dressed(self, lease: Lease | None) -> Dressed:
+        """Return what is the same for every call with ``lease``; None where nothing is attached.
+
+        Errors: ``ProblemError("credential-unusable")``.
+        """
+        if lease is None:
+            return self._bare
+        if lease is not self._lease:
+            self._dressed = Dressed(self, lease)
+            self._lease = lease
+        return self._dressed
+
+
+class Dressed:
+    """What is the same for every call with one credential, or without one.
+
+    ``needles`` are the forms of the credential that must not come back, None when answers are not scrubbed.
+    """
+
+    __slots__ = ("_added", "_constant", "_lease", "_prepared", "needles", "passes")
+
+    def __init__(self, prepared: Prepared, lease: Lease | None) -> None:
+        """Take what is attached. Errors: ``ProblemError("credential-unusable")``."""
+        self._prepared = prepared
+        self._lease = lease
+        self.passes = prepared.passes
+        added = prepared.fixed
+        self.needles: Needles | None = None
+        if lease is not None and prepared.scrub != "off":
+            self.needles = Needles.of(lease.credential)
+            self.passes -= _NOT_WHILE_SCRUBBING
+            added = [*(header for header in added if header[0] not in _NOT_WHILE_SCRUBBING), _IDENTITY]
+        self._added = added
+        #: The lines that every call has, when what is attached does not depend on the call.
+        self._constant: bytes | None = None
+        if lease is not None and getattr(prepared.placement, "constant", False):
+            added, _ = prepared.placement.place(added, b"/", lease.credential)
+            self.passes -= {name for name, _ in added}
+        elif lease is not None:
+            return
+        self._constant = b"\r\nhost: %b\r\n%b" % (prepared.origin.authority, _lines(added))
+
+    def head(self, method: str, target: bytes, passed: Headers, length: int | None) -> bytes:
+        """Return a complete head; ``length`` is None when the body comes in chunks.
+
+        Errors: ``ProblemError``: ``credential-unusable``, ``query-not-granted`` as the placement says.
+        """
+        constant = self._constant
+        if constant is None:
+            target, passed, constant = self._placed(target, passed)
+        parts = [method.encode("ascii"), b" ", target, b" HTTP/1.1", constant]
+        passes = self.passes
+        for name, value in passed:
+            if name in passes:
+                parts += (name, b": ", value, b"\r\n")
+        if length is None:
+            parts.append(b"transfer-encoding: chunked\r\n")
+        elif length or method in _SAYS_ITS_LENGTH:
+            parts.append(b"content-length: %d\r\n" % length)
+        parts.append(b"\r\n")
+        return b"".join(parts)
+
+    def _placed(self, target: bytes, passed: Headers) -> tuple[bytes, Headers, bytes]:
+        prepared, lease = self._prepared, self._lease
+        if lease is None:
+            raise ProblemError("credential-unusable")
+        passed = [header for header in passed if header[0] in self.passes]
+        headers, target = prepared.placement.place(passed + self._added, target, lease.credential)
+        if not _SENDABLE_TARGET.fullmatch(target):
+            raise ProblemError("credential-unusable", "the credential cannot stand in a target")
+        return target, [], b"\r\nhost: %b\r\n%b" % (prepared.origin.authority, _lines(headers))
 
 
 def prepare(granted: RunProfile, egress: Egress, placements: Registry) -> Prepared:
     """Prepare a run's profile for its calls, and keep that until the next reload."""
     frozen = granted.frozen
-    origin = egress.origin(frozen.base_url, frozen.host, private=granted.private_addresses)
+    origin = egress.pool(frozen.base_url, private=granted.private_addresses)
     prepared = granted.wire = Prepared(granted, origin, placements.build(frozen.placement))
     return prepared
 
 
-def call_headers(prepared: Prepared, headers: Headers, max_request: int) -> tuple[Headers, int | None]:
-    """Return the headers of a call that pass, and the length of its body: None when only its end will tell.
+def passed_headers(passes: frozenset[bytes], headers: Headers) -> Headers:
+    """Return the code's headers that pass.
 
-    Errors: ``ProblemError``: ``header-malformed``, ``request-too-large``.
+    Errors: ``ProblemError("header-malformed")``.
     """
     passed: Headers = []
-    length: int | None = 0
-    passes = prepared.passes
     for header in headers:
-        name, value = header
-        if name in passes:
+        if header[0] in passes:
+            value = header[1]
             if _UNSENDABLE.search(value) or not (value.isascii() or _is_utf8(value)):
                 raise ProblemError("header-malformed")
             passed.append(header)
-        elif name == b"transfer-encoding":
-            length = None
-        elif name == b"content-length" and length is not None:
-            length = int(value)
-            if length:
-                passed.append((name, b"%d" % length))  # however it was written, it can be read in one way only
-    if length is not None and length > max_request:
-        raise ProblemError("request-too-large", limit=max_request)
-    return passed, length
+    return passed
 
 
-async def read_body(call: OpenCall, length: int | None) -> bytes | AsyncIterator[bytes] | None:
-    """Return the body of a call: what is here already, or the pieces as they come. No piece waits for the next.
+def _lines(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    """Return header lines. What a placement made is checked: a line break in it would be another header.
 
-    Errors: ``ProblemError``: ``request-too-large``; ``request-malformed`` when the code went away.
+    Errors: ``ProblemError("credential-unusable")``.
     """
-    if length == 0:
-        return None
-    piece, more = await _receive(call.receive)
-    if more or len(piece) > _ONE_PIECE:
-        return _pieces(call, piece, more=more)
-    call.uploaded = True
-    call.bytes_sent = len(piece)
-    if len(piece) > call.granted.max_request:
-        raise ProblemError("request-too-large", limit=call.granted.max_request)
-    return piece or None
-
-
-async def _pieces(call: OpenCall, piece: bytes, *, more: bool) -> AsyncIterator[bytes]:
-    while True:
-        call.bytes_sent += len(piece)
-        if call.bytes_sent > call.granted.max_request:
-            # Cut before the piece is handed over: the API never sees the end of this body.
-            call.cut("request-too-large")
-            raise ProblemError("request-too-large")
-        if piece:
-            yield piece
-        if not more:
-            call.uploaded = True
-            return
-        try:
-            piece, more = await _receive(call.receive)
-        except ProblemError as problem:
-            call.cut(problem.code)
-            raise
-
-
-async def _receive(receive: Receive) -> tuple[bytes, bool]:
-    message = await receive()
-    if message["type"] != "http.request":
-        raise ProblemError("request-malformed", "the body broke off")
-    return message.get("body", b""), message.get("more_body", False)
-
-
-def answer_headers(call: OpenCall, prepared: Prepared, answer: Answer) -> tuple[Headers, bytes | None]:
-    """Return the headers of an answer that pass, and its ``Retry-After``.
-
-    Errors: ``ProblemError``: ``upstream-malformed``, ``response-too-large``.
-    """
-    passed: Headers = []
-    length = retry_after = None
-    for raw_name, value in answer.headers:
-        name = raw_name.lower()
-        if name in prepared.answers_pass:
-            if _UNSENDABLE.search(value):
-                raise ProblemError("upstream-malformed", "a header holds a control character")
-            passed.append((name, value))
-        elif name == b"content-length":
-            length = value
-        elif name == b"transfer-encoding" and value.lower() != b"chunked":
-            raise ProblemError("upstream-malformed", "the body is coded in a way that nobody asked for")
-        if name == b"retry-after":
-            retry_after = value
-    if length is not None:  # one at most, and none beside chunks: such answers are not well-formed
-        passed.append((b"content-length", b"%d" % _checked_length(call, answer.status, length)))
-    if answer.status in _REFUSALS and call.lease is not None:
-        passed.append(_BY_UPSTREAM)
-    return passed, retry_after
-
-
-def _checked_length(call: OpenCall, status: int, length: bytes) -> int:
-    if not length.isdigit() or len(length) > _MAX_LENGTH_DIGITS:
-        raise ProblemError("upstream-malformed", "the length is no number")
-    has_body = call.method != "HEAD" and status != _NOT_MODIFIED
-    if has_body and int(length) > call.granted.max_response:
-        raise ProblemError("response-too-large", limit=call.granted.max_response)
-    return int(length)
+    lines = []
+    for name, value in headers:
+        if not _SENDABLE_NAME.fullmatch(name) or _UNSENDABLE.search(value):
+            raise ProblemError("credential-unusable", "a header holds what no header may")
+        lines.append(b"%b: %b\r\n" % (name, value))
+    return b"".join(lines)
 
 
 def _is_utf8(value: bytes) -> bool:

@@ -1,7 +1,7 @@
 """The calls that are open, and one sweep over them in place of timers of their own.
 
-Four times a second every open call is looked at: one that waits too long for its API is cut, and one that takes longer
-than a moment is watched for its client going away. A fast call is over before anybody looks.
+Four times a second every open call is looked at: one that waits too long for its API is cut. A fast call is over before
+anybody looks.
 """
 
 from __future__ import annotations
@@ -10,14 +10,11 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from broker.run import OpenCall
+    from broker.call import Call
     from config.clock import Clock
 
 #: Seconds between two sweeps.
 EVERY_S: Final = 0.25
-
-#: What a call whose client went away is cut by: the problem goes nowhere.
-GONE: Final = "request-malformed"
 
 
 class OpenCalls:
@@ -28,23 +25,21 @@ class OpenCalls:
         self._clock = clock
         self._header_timeout_s = header_timeout_s
         self._idle_timeout_s = idle_timeout_s
-        self._calls: set[OpenCall] = set()
+        self._calls: set[Call] = set()
 
     def __len__(self) -> int:
         """Return how many calls are open."""
         return len(self._calls)
 
-    def add(self, call: OpenCall) -> None:
+    def add(self, call: Call) -> None:
         """Begin to look after a call."""
         self._calls.add(call)
         call.run.open_calls.add(call)
 
-    def discard(self, call: OpenCall) -> None:
+    def discard(self, call: Call) -> None:
         """Stop looking after a call."""
         self._calls.discard(call)
         call.run.open_calls.discard(call)
-        if call.watcher is not None:
-            call.watcher.cancel()
 
     async def watch(self) -> None:
         """Sweep for ever."""
@@ -63,14 +58,3 @@ class OpenCalls:
             limit_s = self._idle_timeout_s if call.answered else self._header_timeout_s
             if call.moved_at and now - call.moved_at > limit_s:
                 call.cut("upstream-timeout")
-            elif call.uploaded and call.watcher is None and now - call.started_at >= EVERY_S:
-                # Before the body is read, reading it tells that the client is gone.
-                call.watcher = asyncio.create_task(_watch_client(call))
-
-
-async def _watch_client(call: OpenCall) -> None:
-    while True:
-        message = await call.receive()
-        if message["type"] == "http.disconnect":
-            call.cut(GONE)
-            return

@@ -5,9 +5,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Final
 
 from broker.breaker import Breaker
 from broker.trace import Trace
@@ -17,50 +16,15 @@ from config.problems import ProblemError
 
 if TYPE_CHECKING:
     from broker.budget import Budget
+    from broker.call import Call
     from broker.heads import Prepared
-    from broker.leases import Lease, Leases, LeaseSlot
-    from config.asgi import Receive
+    from broker.leases import Leases, LeaseSlot
     from config.grants import Profile
     from config.match import Matcher
-    from config.target import Target
 
 
-@dataclass(slots=True, eq=False)
-class OpenCall:
-    """A call that matched and is not over yet: what a reload, an end and the sweeper look at.
-
-    ``started_at`` and ``moved_at`` are on the boot clock; the latter is when something last came from the API or went
-    there, as far as the sweeper saw, and 0 while nothing is on its way. ``credential`` says that one is attached;
-    ``uploaded`` that the body has been read to its end; ``delivered`` that the call may have reached the API;
-    ``answered`` that its answer is being handed on. Nothing of it outlives the call.
-    """
-
-    run: Run
-    granted: RunProfile
-    method: str
-    target: Target
-    route: str
-    credential: bool
-    receive: Receive
-    task: asyncio.Task[Any]
-    started_at: float
-    moved_at: float = 0.0
-    moved: int = 0
-    lease: Lease | None = None
-    uploaded: bool = False
-    delivered: bool = False
-    answered: bool = False
-    status: int = 0
-    bytes_sent: int = 0
-    bytes_back: int = 0
-    cut_by: str = ""
-    watcher: asyncio.Task[None] | None = None
-
-    def cut(self, code: str) -> None:
-        """Stop the call. ``code`` is the problem that the code gets, if its answer has not begun."""
-        if not self.cut_by:
-            self.cut_by = code
-            self.task.cancel()
+#: What ``scrub`` may be, the strictest last.
+_STRICTNESS: Final = ("off", "mask", "refuse")
 
 
 class RunProfile:
@@ -86,6 +50,7 @@ class RunProfile:
         "private_addresses",
         "request_headers",
         "response_headers",
+        "scrub",
         "wire",
     )
 
@@ -120,6 +85,7 @@ class RunProfile:
         self.breaker.longest_s = min(frozen.breaker_max_s, now.breaker_max_s)
         self.request_headers = frozen.request_headers & now.request_headers
         self.response_headers = frozen.response_headers & now.response_headers
+        self.scrub = max(frozen.scrub, now.scrub, key=_STRICTNESS.index)
         self.private_addresses = frozen.private_addresses and now.private_addresses
         self.wire = None
 
@@ -146,7 +112,7 @@ class Run:
     profiles: dict[str, RunProfile] = field(default_factory=dict)
     ended: str | None = None
     trace: Trace = field(default_factory=Trace)
-    open_calls: set[OpenCall] = field(default_factory=set)
+    open_calls: set[Call] = field(default_factory=set)
     host_calls: int = 0
 
     def grant(self, profile: Profile, matcher: Matcher, *, budget: Budget, leases: Leases) -> RunProfile:

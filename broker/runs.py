@@ -219,7 +219,7 @@ class Registry:
         return await asyncio.shield(task)
 
     async def _end(self, run: Run, reason: str) -> Ended:
-        calls = [call.task for call in run.open_calls]
+        calls = [call.waiting for call in run.open_calls if call.waiting is not None]
         ended_at = self._clock.now()
         trace = run.trace.dump()
         await self._store.write(

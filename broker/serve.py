@@ -19,8 +19,8 @@ import structlog
 from msgspec.structs import replace
 
 from broker.admin import Admin
-from broker.app import Control, front
-from broker.call import CallEndpoint
+from broker.app import Control
+from broker.call import Calls
 from broker.callers import Callers, Failures
 from broker.credential import read_credential
 from broker.current import Current
@@ -36,6 +36,7 @@ from broker.reload import Reloader
 from broker.runs import Registry
 from broker.status import Status, base_url
 from broker.store import Store
+from broker.wire.exchange import CallsOnTheWire
 from config import logs, process, server
 from config.asgi import describe
 from config.clock import Clock
@@ -138,7 +139,7 @@ class Broker:
         self.reloader = Reloader(
             read_grants=self.read_grants, callers=self.callers, registry=self.registry, metrics=self.metrics
         )
-        calls = CallEndpoint(
+        calls = Calls(
             runs=self.registry,
             egress=self.egress,
             clock=clock,
@@ -172,7 +173,8 @@ class Broker:
         limits = Limits.of(settings.limits)
         self.groups = [
             ListenerGroup(
-                app=front(calls, control.app()),
+                app=control.app(),
+                direct=CallsOnTheWire(calls),
                 listeners=listen,
                 by="broker",
                 limits=limits,

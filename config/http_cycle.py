@@ -8,13 +8,11 @@ application which streams stops; an answer that breaks off is cut so that the cl
 from __future__ import annotations
 
 import asyncio
-import socket
-import struct
 from collections.abc import Callable
 from typing import Any, Final
 
 import structlog
-from uvicorn.protocols.http.flow_control import FlowControl
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
 from uvicorn.protocols.http.httptools_impl import (
     HEADER_RE,
     HEADER_VALUE_RE,
@@ -24,17 +22,16 @@ from uvicorn.protocols.http.httptools_impl import (
 from uvicorn.protocols.utils import ClientDisconnected
 
 from config.asgi import GONE, describe
+from config.http_exchange import Exchange, reset
 from config.listeners import App
 from config.problems import By, ProblemError
 
 _log = structlog.get_logger("config.server")
 
 _BODILESS: Final = frozenset({204, 304})
-#: ``SO_LINGER`` on, zero seconds: closing resets, so that an answer without a length is seen to break off.
-_RESET: Final = struct.pack("ii", 1, 0)
 
 
-class Cycle(RequestResponseCycle):
+class Cycle(RequestResponseCycle, Exchange):
     """The request that is being answered, or waits for its turn."""
 
     def __init__(
@@ -48,6 +45,7 @@ class Cycle(RequestResponseCycle):
         expect_100_continue: bool,
         keep_alive: bool,
         on_response: Callable[[], None],
+        run: Callable[[Cycle], None],
     ) -> None:
         # What uvicorn's own sets, less what is not used here (its loggers); tests pin the rest.
         self.scope = scope  # type: ignore[assignment]
@@ -56,6 +54,7 @@ class Cycle(RequestResponseCycle):
         self.default_headers = default_headers
         self.message_event = asyncio.Event()
         self.on_response = on_response
+        self.run = run
         self.disconnected = False
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expect_100_continue
@@ -70,10 +69,33 @@ class Cycle(RequestResponseCycle):
         #: The head of the answer, while it waits for the first piece of body to leave together with it.
         self.head = b""
 
+    def start(self) -> None:
+        """Start the application."""
+        self.run(self)
+
+    def feed(self, body: bytes) -> None:
+        """Take a piece of the body; the connection is not read while too much of it waits."""
+        self.body += body
+        if len(self.body) > HIGH_WATER_LIMIT:
+            self.flow.pause_reading()
+        self.message_event.set()
+
+    def end_of_request(self) -> None:
+        """Take the end of the body."""
+        self.more_body = False
+        self.message_event.set()
+
+    def client_reads(self, *, reads: bool) -> None:
+        """Do nothing: ``send`` waits by itself."""
+
+    def shut_down(self) -> None:
+        """Do nothing: the server cancels the tasks of applications."""
+
     def disconnect(self) -> None:
         """Tell the application that its client is gone."""
         self.disconnected = True
         self.message_event.set()
+        self.flow.resume_writing()
 
     async def run_asgi(self, app: App) -> None:
         """Run the application; whatever it does, the client gets a whole answer or a cut connection."""
@@ -228,14 +250,6 @@ def _encode(headers: list[tuple[bytes, bytes]]) -> tuple[list[bytes], int | None
             close = close or b"close" in [token.strip() for token in value.lower().split(b",")]
         lines += (lower, b": ", value, b"\r\n")
     return lines, length, close
-
-
-def reset(transport: asyncio.Transport) -> None:
-    """Drop a connection so that its peer sees an error rather than an orderly end."""
-    sock = transport.get_extra_info("socket")
-    if sock is not None and sock.family != socket.AF_UNIX:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-    transport.abort()
 
 
 def _nothing() -> None:

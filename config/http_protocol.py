@@ -11,6 +11,7 @@ the other end of a Unix socket, and stock uvicorn takes megabytes of headers and
 - When the group is full, a new connection takes the place of the one that has waited longest without an active
   request (:meth:`GroupState.make_room`).
 - Deadlines are looked at by one sweep over all connections (:meth:`Protocol.sweep`), not by a timer a request.
+- Targets that begin as the group's ``direct`` says are answered here, without an ASGI application; all others by it.
 
 Overridden internals of uvicorn are pinned by ``tests/config/test_server_pin.py``.
 """
@@ -31,11 +32,11 @@ from typing import Any, Final
 
 import httptools
 from uvicorn.config import Config
-from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 from uvicorn.server import ServerState
 
-from config.http_cycle import Cycle, reset
+from config.http_cycle import Cycle
+from config.http_exchange import Exchange, reset
 from config.http_head import BODY, HEAD, IDLE, HeadReader
 from config.listeners import Listener, ListenerGroup, Peer
 from config.problems import ProblemError
@@ -44,6 +45,8 @@ _NEVER: Final = float("inf")
 #: After a refusal: for how long and how much is still read, so that a client in the middle of sending gets to see it.
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024 * 1024
+#: How much of a direct answer may wait for its client before the answer is held up.
+_WRITE_BUFFER: Final = 128 * 1024
 #: How many connections beyond the limit are told that there is no room; further ones are dropped without a word.
 _TOLD: Final = 8
 #: How many that may be dropped for room one look at all connections finds, so that a flood does not cost one each.
@@ -122,8 +125,9 @@ class Protocol(HeadReader):
         self.state = state
         self.number = next(state.numbers)
         self.told = False
-        self.cycle: Cycle | None = None  # type: ignore[assignment]
-        self.active: Cycle | None = None
+        self.direct = state.group.direct
+        self.cycle: Exchange | None = None  # type: ignore[assignment]
+        self.active: Exchange | None = None
         self.base_scope: dict[str, Any] = {}
         self.deadline = _NEVER
         self.write_deadline = _NEVER
@@ -152,6 +156,9 @@ class Protocol(HeadReader):
             "tls_subject": subject_of(transport.get_extra_info("peercert")),
         }
         self.deadline = self.state.now + self.limits.header_s
+        if self.direct is not None:
+            # A piece as it comes from an API, and its head: stopping and going on for each would cost more.
+            transport.set_write_buffer_limits(high=_WRITE_BUFFER)
         if room:
             return
         if self.state.told >= _TOLD:
@@ -175,7 +182,12 @@ class Protocol(HeadReader):
         self.pipeline.clear()
         if self.active is not None and not self.active.response_complete:
             self.active.disconnect()
-        super().connection_lost(exc)
+        # What uvicorn's own does, less what only an ASGI cycle has.
+        self.connections.discard(self)
+        self.flow.resume_writing()
+        if exc is None:
+            self.transport.close()
+        self.parser = None  # type: ignore[assignment]
 
     def eof_received(self) -> None:
         """Take the client's end of sending: a request that is not complete never will be."""
@@ -260,11 +272,20 @@ class Protocol(HeadReader):
         """Note that the client does not keep up."""
         self.write_deadline = self.state.now + self.limits.write_idle_s
         super().pause_writing()
+        if self.active is not None:
+            self.active.client_reads(reads=False)
 
     def resume_writing(self) -> None:
         """Note that the client keeps up again."""
         self.write_deadline = _NEVER
         super().resume_writing()
+        if self.active is not None:
+            self.active.client_reads(reads=True)
+
+    def stop_answering(self) -> None:
+        """End the answer under way, as the last step of a drain that took too long."""
+        if self.active is not None:
+            self.active.shut_down()
 
     # --- requests ---
 
@@ -278,6 +299,24 @@ class Protocol(HeadReader):
         """Start the application, or queue the request behind the answer under way."""
         if len(self.pipeline) >= self.limits.max_pipelined:
             raise ProblemError("too-many-requests", "too many requests wait on this connection", retry_after=1)
+        new = version == "1.1"
+        if self.body_length != 0:
+            self.phase = BODY
+            self.deadline = self.state.now + self.limits.body_idle_s
+        direct = self.direct
+        if direct is not None and self.url.startswith(direct.prefix):
+            exchange = direct.exchange(self, method.decode("ascii"), new=new)
+        else:
+            exchange = self._cycle(version, method, new=new)
+        self.cycle = exchange
+        if self.active is not None:
+            self.flow.pause_reading()
+            self.pipeline.appendleft((exchange, self.app))  # type: ignore[arg-type]
+        elif self.body_length != 0:
+            self._answer(exchange)
+        # A request without a body is answered once it is complete, which it is in the same breath.
+
+    def _cycle(self, version: str, method: bytes, *, new: bool) -> Cycle:
         raw_path, _, query = self.url.partition(b"?")
         path = raw_path.decode("ascii")
         scope = self.base_scope.copy()
@@ -288,31 +327,30 @@ class Protocol(HeadReader):
         scope["raw_path"] = raw_path
         scope["query_string"] = query
         scope["body_length"] = self.body_length
-        new = version == "1.1"
         if not new:
             scope["http_version"] = version
-        if self.body_length != 0:
-            self.phase = BODY
-            self.deadline = self.state.now + self.limits.body_idle_s
-        self.cycle = Cycle(
+        return Cycle(
             scope,
             self.transport,
             self.flow,
             by=self.group.by,
             default_headers=self.server_state.default_headers,
-            expect_100_continue=new and self.expect_100_continue and self.body_length != 0,
+            expect_100_continue=self.expects_continue(new=new),
             keep_alive=new and self.parser.should_keep_alive(),
             on_response=self.on_response_complete,
+            run=self._run_cycle,
         )
-        if self.active is None:
-            self._answer(self.cycle)
-        else:
-            self.flow.pause_reading()
-            self.pipeline.appendleft((self.cycle, self.app))
 
-    def _answer(self, cycle: Any) -> None:
-        self.active = cycle
+    def expects_continue(self, *, new: bool) -> bool:
+        """Say whether the client waits for ``100 Continue`` with its body."""
+        return new and self.expect_100_continue and self.body_length != 0
+
+    def _run_cycle(self, cycle: Cycle) -> None:
         self._start_asgi_task(cycle, self.app)
+
+    def _answer(self, exchange: Exchange) -> None:
+        self.active = exchange
+        exchange.start()
 
     def on_body(self, body: bytes) -> None:
         """Hand a piece of body on; stop reading while the application does not keep up."""
@@ -324,10 +362,7 @@ class Protocol(HeadReader):
             return
         limits = self.limits
         self.deadline = min(self.state.now + limits.body_idle_s, self.deadline + len(body) / limits.body_rate)
-        cycle.body += body
-        if len(cycle.body) > HIGH_WATER_LIMIT:
-            self.flow.pause_reading()
-        cycle.message_event.set()
+        cycle.feed(body)
 
     def on_message_complete(self) -> None:
         """End a request's reading."""
@@ -338,8 +373,9 @@ class Protocol(HeadReader):
             self.deadline = self.state.now + self.limits.keep_alive_s
             return
         self.deadline = _NEVER
-        cycle.more_body = False
-        cycle.message_event.set()
+        cycle.end_of_request()
+        if self.active is None:
+            self._answer(cycle)  # it has no body, and nothing stands before it
 
     # --- answers ---
 
@@ -355,7 +391,7 @@ class Protocol(HeadReader):
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._answer(self.pipeline.pop()[0])
+            self._answer(self.pipeline.pop()[0])  # type: ignore[arg-type]
         elif self.refusal is not None:
             self._write_refusal(self.refusal)
         elif self.phase == IDLE:
@@ -372,7 +408,7 @@ class Protocol(HeadReader):
         cycle = self.cycle if self.phase == BODY else None
         if cycle is None or cycle is not self.active:
             # The request that is refused never began, or waits. (Or is answered: then its body is what went wrong.)
-            self.pipeline = deque(entry for entry in self.pipeline if entry[0] is not cycle)
+            self.pipeline = deque(entry for entry in self.pipeline if entry[0] is not cycle)  # type: ignore[comparison-overlap]
             if self.active is not None:
                 self.refusal = error
             elif cycle is not None:

@@ -16,6 +16,8 @@ from config.http_protocol import GroupState, Protocol
 from config.listeners import Listener, ListenerGroup
 
 BACKLOG: Final = 1024
+#: How many turns of the loop an answer that ends at once takes until it is written.
+_TURNS: Final = 3
 #: How long cancelled applications have to end.
 _CANCEL_S: Final = 2.0
 
@@ -112,6 +114,11 @@ class GroupServer(uvicorn.Server):
         await self._cut_off()
 
     async def _cut_off(self) -> None:
+        for connection in list(self.server_state.connections):
+            if isinstance(connection, Protocol):
+                connection.stop_answering()
+        for _ in range(_TURNS):
+            await asyncio.sleep(0)
         tasks = set(self.server_state.tasks)
         for task in tasks:
             task.cancel()

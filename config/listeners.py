@@ -9,13 +9,16 @@ import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar
 
 import msgspec
 import structlog
 
 from config.problems import By
 from config.settings import ListenSettings, TlsSettings
+
+if TYPE_CHECKING:
+    from config.http_exchange import Direct
 
 L = TypeVar("L", bound=ListenSettings)
 
@@ -163,6 +166,7 @@ class ListenerGroup:
     ``hosts`` are names a Host header may carry besides the loopback's and the listeners' own; None takes any
     well-formed one. On a Unix socket, which no browser reaches, any well-formed one is taken. ``refuse_browsers``
     refuses any ``Origin``; ``refuse_forwarded`` refuses ``Forwarded``, ``Via`` and ``X-Forwarded-*``.
+    ``direct`` answers some targets instead of the application (:class:`config.http_exchange.Direct`).
     ``socket_group`` (a gid) opens Unix sockets to one group. ``on_refused`` is told the code of each refusal that
     never reached the application, for counting.
     """
@@ -176,6 +180,7 @@ class ListenerGroup:
     refuse_forwarded: bool = False
     socket_group: int | None = None
     tls: TLSFiles | None = None
+    direct: Direct | None = None
     on_refused: Callable[[str], None] | None = None
 
     def allowed_hosts(self) -> frozenset[str] | None:

@@ -67,6 +67,7 @@ CONFIG_IO = {
     "config/http_server.py",
     "config/http_protocol.py",
     "config/http_cycle.py",
+    "config/http_exchange.py",
 }
 CONSOLE = "config/console/"
 

@@ -33,6 +33,9 @@ class Placement(Protocol):
 
     The three attributes say where the code may put its run token (beside ``Authorization``, which always may):
     lower-case header names with the texts that may stand before the token there, a query name, a cookie name.
+
+    A scheme whose headers depend on the credential alone, and that leaves targets as they are, may say so with an
+    attribute ``constant`` that is true: then it is asked once for each lease instead of once for each call.
     """
 
     token_headers: Mapping[bytes, tuple[bytes, ...]]

@@ -31,6 +31,7 @@ class Basic:
 
     token_headers: Mapping[bytes, tuple[bytes, ...]] = {}
     token_query = None
+    constant = True
     token_cookie = None
 
     def __init__(self, *, user: bytes | None, password: bytes | None) -> None:

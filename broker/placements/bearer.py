@@ -25,6 +25,7 @@ class Bearer:
 
     token_headers: Mapping[bytes, tuple[bytes, ...]] = {}
     token_query = None
+    constant = True
     token_cookie = None
 
     def place(

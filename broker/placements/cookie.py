@@ -34,6 +34,7 @@ class Cookie:
 
     token_headers: Mapping[bytes, tuple[bytes, ...]] = {}
     token_query = None
+    constant = True
 
     def __init__(self, name: bytes) -> None:
         """Take the cookie's name."""

@@ -27,6 +27,7 @@ class Header:
     """See the module."""
 
     token_query = None
+    constant = True
     token_cookie = None
 
     def __init__(self, name: bytes, prefix: bytes) -> None:

@@ -27,6 +27,7 @@ class Headers:
     """See the module."""
 
     token_query = None
+    constant = True
     token_cookie = None
 
     def __init__(self, fields: dict[bytes, str]) -> None:

@@ -11,14 +11,13 @@ from typing import Any
 from urllib.parse import unquote
 
 from broker.admin import Admin
-from broker.app import Control, front
+from broker.app import Control
 from broker.callers import Callers, Failures
 from broker.current import Current
 from broker.envelope import Envelope
 from broker.reload import Reloader
 from broker.status import Status
 from config import tokenfiles, tokens
-from config.asgi import read_body
 from config.grants import parse_grants
 from config.load import edit_token_file
 from config.problems import ProblemError
@@ -53,23 +52,31 @@ class DataPath:
     answer: Any = None
     fail: ProblemError | None = None
 
-    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        self.calls.append((scope["method"], scope["target"]))
-        await self._reply(send)
-
-    async def carry(  # noqa: PLR0917 - the data path's own
-        self, run: Any, granted: Any, method: str, target: bytes, headers: Any, receive: Any, send: Any
-    ) -> None:
-        self.calls.append((run.run_id, granted.name, method, target, headers, await read_body(receive, 10_000)))
+    def carry(self, run: Any, granted: Any, asking: Any, target: bytes) -> None:
+        self._body, self._cut = b"", ""
+        asking.call = self
+        asking.want_body()
+        self.calls.append((run.run_id, granted.name, asking.method, target, asking.headers, self._body))
         if self.fail is not None:
-            raise self.fail
-        await self._reply(send)
-
-    async def _reply(self, send: Any) -> None:
+            asking.refuse(self.fail)
+            return
         status, headers, pieces = self.answer or (200, [(b"content-type", b"application/json")], [b'{"ok":', b"1}"])
-        await send({"type": "http.response.start", "status": status, "headers": headers})
-        for number, piece in enumerate(pieces):
-            await send({"type": "http.response.body", "body": piece, "more_body": number < len(pieces) - 1})
+        asking.begin(status, headers, None, bodiless=False)
+        for piece in pieces:
+            asking.piece(piece)
+            if self._cut:
+                asking.break_off(ProblemError(self._cut))
+                return
+        asking.end()
+
+    def body_piece(self, piece: bytes) -> None:
+        self._body += piece
+
+    def body_end(self) -> None:
+        pass
+
+    def cut(self, code: str) -> None:
+        self._cut = code
 
 
 @dataclass
@@ -110,7 +117,7 @@ class Desk:
             reloader=self.reloader,
             operators=frozenset({OPERATOR}),
         )
-        self._front = front(self.data_path, self.control.app())
+        self._control = self.control.app()
         self._admin = self.admin.app()
         return self
 
@@ -136,7 +143,7 @@ class Desk:
         self, method: str, target: str, body: Any = None, *, token: str | None = None, headers: Any = ()
     ) -> Reply:
         """Ask ``listen``; ``body`` that is no bytes goes as JSON."""
-        return await _ask(self._front, method, target, body=body, token=token, headers=headers, peer=None)
+        return await _ask(self._control, method, target, body=body, token=token, headers=headers, peer=None)
 
     async def caller(self, method: str, target: str, body: Any = None, *, headers: Any = ()) -> Reply:
         return await self.ask(method, target, body, token=self.token, headers=headers)

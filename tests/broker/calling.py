@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 from broker.budget import Budget
-from broker.call import CallEndpoint
+from broker.call import Calls
 from broker.egress import Egress, MinterTransport
 from broker.leases import Leases
 from broker.minter_link import MinterLink
 from broker.open_calls import OpenCalls
 from broker.placements import Registry
 from broker.run import Run
+from broker.wire.exchange import CallsOnTheWire
 from config import tokens
 from config.asgi import read_body, send_json, send_problem
 from config.clock import Deadline, FakeClock, rfc3339
@@ -212,7 +213,7 @@ class World:
     api: Recording
     minter: Minter
     leases: Leases
-    endpoint: CallEndpoint
+    endpoint: Calls
     open_calls: OpenCalls
     recorder: Counted
     runs: dict[bytes, Run]
@@ -359,7 +360,7 @@ async def world(tmp_path: Path, *, upstream: UpstreamSettings | None = None, **f
             def by_digest(self, digest: bytes) -> Run | None:
                 return runs.get(digest)
 
-        endpoint = CallEndpoint(
+        endpoint = Calls(
             runs=Registry(),
             egress=egress,
             clock=clock,
@@ -368,7 +369,9 @@ async def world(tmp_path: Path, *, upstream: UpstreamSettings | None = None, **f
             open_calls=open_calls,
         )
         made = World(clock, api, minter, leases, endpoint, open_calls, recorder, runs)
-        made.port = await stack.enter_async_context(listening(endpoint, "127.0.0.1:0"))
+        made.port = await stack.enter_async_context(
+            listening(nothing_else, "127.0.0.1:0", direct=CallsOnTheWire(endpoint))
+        )
         made.token = made.open_run({"api": profile(api.url, **fields)})
         made.run = next(iter(runs.values()))
         try:
@@ -380,6 +383,11 @@ async def world(tmp_path: Path, *, upstream: UpstreamSettings | None = None, **f
                 made.watching.cancel()
                 await asyncio.gather(made.watching, return_exceptions=True)
             minter.hang_up()
+
+
+async def nothing_else(_scope: Any, _receive: Any, send: Any) -> None:
+    """Answer what is no call."""
+    await send_problem(send, ProblemError("not-found"), "broker")
 
 
 @contextlib.asynccontextmanager

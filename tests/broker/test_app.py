@@ -85,14 +85,6 @@ async def test_the_allowed_methods_of_a_path_are_named(desk):
     assert {method.strip() for method in reply.headers["allow"].split(",")} == {"GET", "HEAD", "PATCH", "DELETE"}
 
 
-async def test_calls_of_the_data_path_are_handed_on_as_they_were_received(desk):
-    await desk.ask("GET", "/p/memory/v1/%41?b=%2F")
-    await desk.ask("GET", "/p/")
-    await desk.ask("GET", "/%70/memory/x")
-    await desk.ask("GET", "/p")
-    assert desk.data_path.calls == [("GET", b"/p/memory/v1/%41?b=%2F"), ("GET", b"/p/")]
-
-
 # --- opening ---
 
 

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 
 import pytest
 
-from broker.run import OpenCall
+from broker.call import Call
 from broker.views import oneself, routes
 from config.problems import ProblemError
 from config.target import split_target
@@ -29,11 +30,12 @@ async def opened(house, **changes):
 
 def calling(run, method, target):
     """An open call of the run, which waits for its API until it is cut."""
-    task = asyncio.create_task(asyncio.Event().wait())
     granted = run.profiles["memory"]
-    call = OpenCall(run, granted, method, split_target(target), "", True, None, task, 0.0)
+    call = Call(None, run, granted, SimpleNamespace(method=method, length=0))
+    call.target, call.credential = split_target(target), True
+    call.waiting = asyncio.create_task(asyncio.Event().wait())
     run.open_calls.add(call)
-    task.add_done_callback(lambda _task: run.open_calls.discard(call))
+    call.waiting.add_done_callback(lambda _task: run.open_calls.discard(call))
     return call
 
 

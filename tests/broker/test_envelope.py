@@ -69,7 +69,7 @@ async def test_text_is_sent_as_it_is_and_anything_else_as_json(desk, run, given,
 
 
 async def test_an_answer_that_is_not_text_comes_back_in_base64(desk, run):
-    desk.data_path.answer = (206, [(b"Content-Type", b"image/png"), (b"Content-Encoding", b"gzip")], [b"\x89P", b"NG"])
+    desk.data_path.answer = (206, [(b"content-type", b"image/png"), (b"content-encoding", b"gzip")], [b"\x89P", b"NG"])
     answer = await host_call(desk, run, method="GET", path="/v1/items")
     assert answer["encoding"] == "base64"
     assert base64.b64decode(answer["body"]) == b"\x89PNG"
@@ -167,7 +167,7 @@ def host_calls(desk, run, count, receive, send):
         "query_string": b"",
         "headers": [(b"authorization", b"Bearer " + run.run_token.encode()), (b"content-type", b"application/json")],
     }
-    return [asyncio.create_task(desk._front(dict(scope), receive, send)) for _ in range(count)]
+    return [asyncio.create_task(desk._control(dict(scope), receive, send)) for _ in range(count)]
 
 
 async def test_a_run_holds_no_more_bodies_in_memory_than_it_may_make_calls_at_once(desk, run):
@@ -288,10 +288,10 @@ async def test_a_call_that_is_under_way_holds_what_it_sends_and_what_has_come_ba
     memory = desk.control.envelope.memory
     seen = []
 
-    async def carry(run, granted, method, target, headers, receive, send):  # noqa: PLR0917 - the data path's own
+    def carry(run, granted, asking, target):
         seen.append(memory.held)
-        await send({"type": "http.response.start", "status": 200, "headers": []})
-        await send({"type": "http.response.body", "body": b"y" * 70, "more_body": True})
+        asking.begin(200, [], None, bodiless=False)
+        asking.piece(b"y" * 70)
         seen.append(memory.held)
         raise OSError
 

@@ -101,7 +101,7 @@ async def test_a_revoked_lease_stops_the_next_call_and_cuts_an_open_answer(w: Wo
     stuck = asyncio.Event()
 
     async def stall(_request, writer):
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe\n")
         await stuck.wait()
 
     w.api.answer = stall
@@ -111,7 +111,7 @@ async def test_a_revoked_lease_stops_the_next_call_and_cuts_an_open_answer(w: Wo
     w.minter.refuse = ProblemError("run-over")
     [lease_id] = w.minter.leases.values()
     w.minter.end(lease_id)
-    assert await code.rest() == b"he"
+    assert await code.rest() == b"he\n"
     await w.api.until(lambda api: api.gone == 1)
     reply = await w.call("GET", "/v1/items")
     assert (reply.status, reply.code) == (503, "lease-refused")
@@ -164,7 +164,7 @@ async def test_a_lease_that_was_replaced_while_the_stream_was_away_cuts_what_was
     stuck = asyncio.Event()
 
     async def stall(_request, writer):
-        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe")
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhe\n")
         await stuck.wait()
 
     w.api.answer = stall
@@ -175,7 +175,7 @@ async def test_a_lease_that_was_replaced_while_the_stream_was_away_cuts_what_was
     w.minter.leases.clear()
     other = await w.connect()
     await other.send(w.request("GET", "/v1/items"))
-    assert await code.rest() == b"he"
+    assert await code.rest() == b"he\n"
 
 
 async def test_a_minter_that_is_down_is_503_and_the_call_works_again_when_it_is_back(tmp_path):

@@ -1,0 +1,120 @@
+"""The way back of a call: what the API answers, as the code gets to see it.
+
+Of the head the listed headers pass, no others. While the profile's answers are scrubbed, the credential is masked in
+the headers and the body, whatever the borders of its pieces are, and a compressed body is opened for it. The limit on
+an answer counts what is handed on, opened, and is looked at before anything is: of what is beyond it nothing passes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from typing import TYPE_CHECKING, Final
+
+from broker.scrub import Decoder, Needles, Stream, decoder_for
+from config.problems import REFUSED_BY, ProblemError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from broker.call import Call
+    from broker.heads import Headers
+    from broker.wire.upstream import AnswerHead
+
+_BY_UPSTREAM: Final = (REFUSED_BY.encode(), b"upstream")
+_REFUSALS: Final = frozenset({401, 403})
+#: A fragment of an answer has no place in one that is scrubbed: what it was asked with did not pass.
+_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
+_CODING: Final = b"content-encoding"
+
+
+class Passage:
+    """What stands between an API's body and the code when it cannot be handed on as it comes."""
+
+    __slots__ = ("_decoder", "_ended", "_opening", "_stream", "_waiting")
+
+    def __init__(self, needles: Needles, decoder: Decoder | None, *, refuse: bool) -> None:
+        """Take what must not pass, and what opens the body if it is compressed."""
+        self._stream = Stream(needles, refuse=refuse)
+        self._decoder = decoder
+        #: Pieces as they came, while the code does not keep up with what comes out of those before.
+        self._waiting: deque[bytes] = deque()
+        self._opening: Iterator[bytes] | None = None
+        self._ended = False
+
+    def feed(self, call: Call, piece: bytes) -> None:
+        """Take a piece and hand on what may go. Errors: ``ProblemError``."""
+        if self._decoder is None:
+            call.count_back(len(piece))
+            call.hand_on(self._stream.feed(piece))
+            return
+        self._waiting.append(piece)
+        self.go_on(call)
+
+    def end(self, call: Call) -> None:
+        """Take the end of the body, and end the call when all is handed on. Errors: ``ProblemError``."""
+        self._ended = True
+        self.go_on(call)
+
+    def go_on(self, call: Call) -> None:
+        """Hand on what waits, as far as the code keeps up. Errors: ``ProblemError``."""
+        decoder = self._decoder
+        while decoder is not None and not call.held and not call.over:
+            if self._opening is None:
+                if not self._waiting:
+                    break
+                self._opening = decoder.feed(self._waiting.popleft())
+            opened = next(self._opening, None)
+            if opened is None:
+                self._opening = None
+                continue
+            call.count_back(len(opened))
+            call.hand_on(self._stream.feed(opened))
+        if self._ended and not call.over and self._opening is None and not self._waiting:
+            if decoder is not None:
+                decoder.finish()
+            call.hand_on(self._stream.finish())
+            call.finish()
+
+
+def answer_headers(call: Call, answer: AnswerHead) -> tuple[Headers, bytes | None]:
+    """Return the headers of an answer that pass, and its ``Retry-After``.
+
+    Errors: ``ProblemError``: ``upstream-malformed``, ``response-too-large``.
+    """
+    passed: Headers = []
+    retry_after = None
+    passes = call.prepared.answers_pass
+    for header in answer.headers:
+        name, value = header
+        if name in passes:
+            if _CONTROL.search(value):
+                raise ProblemError("upstream-malformed", "a header holds a control character")
+            passed.append(header)
+        if name == b"retry-after":
+            retry_after = value
+    length = answer.length
+    if length is not None and not answer.bodiless and length > call.granted.max_response:
+        raise ProblemError("response-too-large", limit=call.granted.max_response)
+    if answer.status in _REFUSALS and call.lease is not None:
+        passed.append(_BY_UPSTREAM)
+    return passed, retry_after
+
+
+def scrubbed(
+    headers: Headers, answer: AnswerHead, needles: Needles, *, refuse: bool
+) -> tuple[Headers, int | None, Passage | None]:
+    """Return headers, length and passage of an answer whose credential must not come back.
+
+    Errors: ``ProblemError``: ``credential-reflected``, ``upstream-coding-unsupported``.
+    """
+    masked = needles.mask_headers(headers)
+    if refuse and masked is not headers:
+        raise ProblemError("credential-reflected")
+    decoder = decoder_for(b",".join(value for name, value in answer.headers if name == _CODING))
+    length = answer.length
+    if decoder is not None:
+        masked = [header for header in masked if header[0] != _CODING]
+        length = None
+    passage = None if answer.bodiless else Passage(needles, decoder, refuse=refuse)
+    return masked, length, passage
