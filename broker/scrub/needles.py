@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
@@ -50,10 +51,11 @@ class Needles:
         if any(b"\n" in value or b"\r" in value for value in values):
             raise ProblemError("credential-unusable", "the credential holds a line break")
         long = [value for value in values if len(value) >= SHORTEST_SCRUBBED]
+        short = [value for value in values if 0 < len(value) < SHORTEST_SCRUBBED]
         return cls(
             (form for value in long for form in forms_of(value)),
             clues=(clue for value in long if (clue := clue_of(value)) is not None),
-            short=(value for value in values if 0 < len(value) < SHORTEST_SCRUBBED),
+            short=(*short, *map(b64encode, short)),
         )
 
     def spans(self, data: bytes) -> list[Span]:
@@ -83,7 +85,7 @@ class Needles:
         return masked(data, spans) if spans else data
 
     def mask_header(self, value: bytes) -> bytes:
-        """Mask a header's value, also a secret too short to be looked for where it is the last word (``Bearer abc``).
+        """Mask a header's value; a secret too short to be looked for, too, where it is the last word (``Bearer abc``).
 
         ``value`` itself is returned when nothing was there.
         """

@@ -135,6 +135,7 @@ def test_what_is_held_back_is_a_byte_less_than_the_longest_form():
         (b"abc123", b"******"),
         (b"Bearer abc123", b"Bearer ******"),
         (b"Token token abc123", b"Token token ******"),
+        (b"Basic YWJjMTIz", b"Basic ********"),
         (b"abc1234", b"abc1234"),
         (b"xabc123", b"xabc123"),
         (b"abc123 was sent", b"abc123 was sent"),
