@@ -51,6 +51,9 @@ SEEDS = [
     b"POST\nHTTP/1.1 413 Too Large\r\nContent-Length: 2\r\n\r\nno",
     b"GET\nHTTP/1.1 999 Odd\r\nContent-Length: 0\r\n\r\n",
     b"GET\nHTTP/2 200 OK\r\n\r\n",
+    b"GET\nHTTP/2.0 200 OK\r\nContent-Length: 0\r\n\r\n",
+    b"GET\nHTTP/1.1 101 Switching\r\n\r\n" + OK + b"Content-Length: 0\r\n\r\n",
+    b"GET\nHTTP/1.1 099 Odd\r\n\r\n" + OK + b"Content-Length: 0\r\n\r\n",
     b"GET\n" + OK + b"X: a\r\n b\r\nContent-Length: 0\r\n\r\n",
     b"GET\n" + OK + b"Set-Cookie: a=1\r\nset-cookie: b=2\r\nContent-Length: 0\r\n\r\n",
     b"GET\n<html>not HTTP</html>",
@@ -119,6 +122,7 @@ class Answer:
     headers: list[tuple[bytes, bytes]] = field(default_factory=list)
     body: bytes = b""
     end: str = ""
+    version: bytes = field(default=b"1.1", compare=False)
     stale: bool = False
     #: Whether the connection may carry another call, when all bytes are there and the API has not closed it yet.
     #: It need not be, and is not when bytes come after llhttp saw the end, as the line feed of the last empty line may.
@@ -136,43 +140,48 @@ class Receiving:
         self.callbacks = 0
         self.left = False
         self.answer = Answer()
+        #: What may not happen in a callback. The connection would keep an exception to itself.
+        self.faults: list[str] = []
 
-    def _called(self) -> None:
-        assert not self.answer.end, "a callback after the end"
-        assert not self.left, "a callback after the call was abandoned"
+    def _called(self, *, begun: bool) -> None:
+        if self.answer.end:
+            self.faults.append("a callback after the end")
+        if self.left:
+            self.faults.append("a callback after the call was abandoned")
+        if begun != (self.answer.status is not None):
+            self.faults.append("a body before the head, or two heads")
         if self.callbacks == self.leaves_at:
             self.left = True
             self.connection.abandon()
         self.callbacks += 1
 
     def answer_begins(self, answer: AnswerHead) -> None:
-        assert self.answer.status is None
-        self._called()
+        self._called(begun=False)
         self.answer.status = answer.status
         self.answer.headers = answer.headers
 
     def answer_piece(self, piece: bytes) -> None:
-        assert self.answer.status is not None
-        assert piece
-        self._called()
+        self._called(begun=True)
+        if not piece:
+            self.faults.append("an empty piece")
         self.answer.body += piece
         if self.pauses and not self.left:
             self.connection.pause()
             self.loop.call_soon(self.connection.resume)
 
     def answer_complete(self) -> None:
-        assert self.answer.status is not None
-        self._called()
+        self._called(begun=True)
         self.answer.end = "complete"
 
     def answer_failed(self, problem: ProblemError, *, stale: bool) -> None:
-        assert self.connection.closed
-        self._called()
+        self._called(begun=self.answer.status is not None)
+        if not self.connection.closed:
+            self.faults.append("failed, and not closed")
         self.answer.end = problem.code
         self.answer.stale = stale
 
     def upload_may_go_on(self, may: bool) -> None:
-        self._called()
+        self.faults.append("nothing holds the upload up here")
 
 
 class Owning:
@@ -204,6 +213,7 @@ def one_input(data: bytes) -> None:
         assert whole.status == expected.status
         assert plain(whole.headers) == expected.headers
         assert whole.body == expected.body
+        assert expected.version in (b"1.0", b"1.1")
         assert expected.end == "complete", "complete, but not to another parser"
         assert not whole.kept or expected.kept, "kept, but nobody knows what comes next on it"
     else:
@@ -262,6 +272,7 @@ def by_us(
             await loop.settle()
         else:
             await wire.end()
+        assert not receiver.faults, receiver.faults
         assert receiver.left or answer.end, "the call has no end"
         assert connection.closed
         assert wire.closing
@@ -290,6 +301,7 @@ def by_h11(method: bytes, sent: bytes) -> Answer:
             break
         if isinstance(event, h11.Response):
             answer.status = event.status_code
+            answer.version = event.http_version
             answer.headers = plain(event.headers)
             old = event.http_version == b"1.0" and (b"connection", b"keep-alive") in answer.headers
         elif isinstance(event, h11.Data):

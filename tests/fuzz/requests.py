@@ -91,6 +91,7 @@ TOKENS = [
 class Seen:
     """A request as a parser reads it. The body is None where it is answered early: how much was read is open."""
 
+    version: bytes
     method: bytes
     target: bytes
     headers: tuple[tuple[bytes, bytes], ...]
@@ -101,10 +102,23 @@ def one_input(data: bytes) -> None:
     expected = by_h11(data)
     whole = by_us([data], turns=False)
     assert whole == expected[: len(whole)], "the application sees what another parser does not"
+    for request in whole:
+        check_framing(request)
     for pieces, turns in ways_to_split(data):
         split = by_us(pieces, turns=turns)
         assert split == expected[: len(split)], "split, the application sees what another parser does not"
         assert settled(split) == settled(whole), "it matters how the bytes are split"
+
+
+def check_framing(request: Seen) -> None:
+    """What frames a body is said once, in the one way that nobody reads differently."""
+    codings = [value for name, value in request.headers if name == b"transfer-encoding"]
+    lengths = [value for name, value in request.headers if name == b"content-length"]
+    assert codings in ([], [b"chunked"])
+    assert not codings or request.version == b"1.1"
+    assert len(codings) + len(lengths) < 2
+    assert all(re.fullmatch(rb"[0-9]{1,18}", value) for value in lengths)
+    assert request.version in (b"1.0", b"1.1")
 
 
 def settled(seen: list[Seen]) -> list[Seen]:
@@ -135,7 +149,8 @@ def by_us(pieces: list[bytes], *, turns: bool) -> list[Seen]:
             body = await read_all(receive)
             if body is None:
                 return
-        seen.append(Seen(scope["method"].encode(), scope["target"], plain(scope["headers"]), body))
+        version, method = scope["http_version"].encode(), scope["method"].encode()
+        seen.append(Seen(version, method, scope["target"], plain(scope["headers"]), body))
         await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
         await send({"type": "http.response.body", "body": b"ok"})
 
@@ -221,7 +236,7 @@ def one_by_h11(data: bytes) -> tuple[Seen | None, bytes | None]:
 
 
 def head_of(request: h11.Request, body: bytes | None) -> Seen:
-    return Seen(request.method, request.target, plain(request.headers), body)
+    return Seen(request.http_version, request.method, request.target, plain(request.headers), body)
 
 
 def plain(headers: Iterable[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:

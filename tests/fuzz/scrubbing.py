@@ -66,6 +66,7 @@ SEEDS = [
     b"ghunter2hunter2\n" + gzip.compress(b"cut", mtime=0)[:-5],
     b"dhunter2hunter2\n" + zlib.compress(b"you sent hunter2hunter2"),
     b"dhunter2hunter2\n" + zlib.compress(b"you sent hunter2hunter2")[2:-4],
+    b"dhunter2hunter2\n" + zlib.compress(b"you sent nothing") + b"and more",
 ]
 TOKENS = [
     *(b"{" + name + b"}" for name in WRITTEN),
@@ -160,8 +161,13 @@ def check_forms(needles: Needles, secret: bytes) -> None:
         told = told_by(name, secret, text)
         if len(told) < SHORTEST_SCRUBBED or not told.strip(b"*") or len(secret) < SHORTEST_SCRUBBED:
             continue
-        for body in (text, b'{"a": "' + text + b'"}', b"x" + text + text):
-            assert told not in needles.mask(body), name
+        for before in (b"", b'{"a": "', text):
+            at = len(before) + text.index(told)
+            assert needles.mask(before + text + b'"}')[at : at + len(told)] == b"*" * len(told), name
+    for longest in sorted(searched_for(secret), key=len)[-1:]:
+        stream = Stream(needles, refuse=False)
+        out = b"".join(stream.feed(longest[at : at + 1]) for at in range(len(longest))) + stream.finish()
+        assert out == b"*" * len(longest)
 
 
 def told_by(name: bytes, secret: bytes, text: bytes) -> bytes:
