@@ -13,8 +13,6 @@ from itertools import product
 from typing import Final
 from urllib.parse import quote
 
-from config.secret import SHORTEST_SCRUBBED
-
 #: What encoders leave as it is beside letters, digits and ``_.-~``: all escaped, paths, JavaScript's
 #: encodeURIComponent and encodeURI.
 _PLAIN_IN_URLS: Final = ("", "/", "!'()*", "!'()*;/?:@&=+$,#")
@@ -55,12 +53,8 @@ _SHARED: Final = (0, 2, 3)
 
 
 def forms_of(value: bytes) -> frozenset[bytes]:
-    """Return the forms of ``value``, itself among them.
-
-    None is shorter than :data:`config.secret.SHORTEST_SCRUBBED`: it would stand in many an answer by chance.
-    """
-    forms = {value, *_escaped(value), *_base64(value), value.hex().encode(), value.hex().upper().encode()}
-    return frozenset(form for form in forms if len(form) >= SHORTEST_SCRUBBED)
+    """Return the forms of ``value``, itself among them: none is shorter."""
+    return frozenset({value, *_escaped(value), *_base64(value), value.hex().encode(), value.hex().upper().encode()})
 
 
 def clue_of(value: bytes) -> bytes | None:

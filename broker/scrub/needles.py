@@ -51,7 +51,7 @@ class Needles:
         if any(b"\n" in value or b"\r" in value for value in values):
             raise ProblemError("credential-unusable", "the credential holds a line break")
         long = [value for value in values if len(value) >= SHORTEST_SCRUBBED]
-        short = [value for value in values if 0 < len(value) < SHORTEST_SCRUBBED]
+        short = [value for value in values if len(value) < SHORTEST_SCRUBBED]
         return cls(
             (form for value in long for form in forms_of(value)),
             clues=(clue for value in long if (clue := clue_of(value)) is not None),
@@ -89,10 +89,11 @@ class Needles:
 
         ``value`` itself is returned when nothing was there.
         """
+        result = self.mask(value)
         last = value.rpartition(b" ")[2]
         if last in self._short:
-            return value[: len(value) - len(last)] + _MASK * len(last)
-        return self.mask(value)
+            return result[: len(value) - len(last)] + _MASK * len(last)
+        return result
 
     def mask_headers(self, headers: Headers) -> Headers:
         """Mask every value; ``headers`` itself is returned when nothing was there."""

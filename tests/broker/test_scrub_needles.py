@@ -30,6 +30,10 @@ def escaped(text: str, characters: str, form: str) -> str:
     )
 
 
+def entities(text: str, more: dict[str, str]) -> str:
+    return "".join({"&": "&amp;", "<": "&lt;", ">": "&gt;", **more}.get(one, one) for one in text)
+
+
 #: Who writes so, and how.
 WRITERS = {
     "as it is": lambda text: text,
@@ -49,6 +53,13 @@ WRITERS = {
     "HTML in Python, text": lambda text: html.escape(text, quote=False),
     "HTML in Jinja": lambda text: html.escape(text).replace("&quot;", "&#34;").replace("&#x27;", "&#39;"),
     "HTML in PHP": lambda text: html.escape(text).replace("&#x27;", "&#039;"),
+    "HTML in PHP, as it was": lambda text: html.escape(text).replace("&#x27;", "'"),
+    "HTML in Go": lambda text: entities(text, {'"': "&#34;", "'": "&#39;", "+": "&#43;"}),
+    "HTML in lodash": lambda text: entities(text, {'"': "&quot;", "'": "&#39;"}),
+    "HTML in Mustache": lambda text: entities(
+        text, {'"': "&quot;", "'": "&#39;", "/": "&#x2F;", "`": "&#x60;", "=": "&#x3D;"}
+    ),
+    "HTML in Handlebars": lambda text: entities(text, {'"': "&quot;", "'": "&#x27;", "`": "&#x60;", "=": "&#x3D;"}),
     "XML": lambda text: html.escape(text).replace("&#x27;", "&apos;"),
     "hexadecimal": lambda text: text.encode().hex(),
     "hexadecimal, upper case": lambda text: text.encode().hex().upper(),
@@ -136,6 +147,8 @@ def test_what_is_held_back_is_a_byte_less_than_the_longest_form():
         (b"Bearer abc123", b"Bearer ******"),
         (b"Token token abc123", b"Token token ******"),
         (b"Basic YWJjMTIz", b"Basic ********"),
+        (PLAIN.encode() + b" abc123", b"*" * len(PLAIN) + b" ******"),
+        (PLAIN.encode() + b" ", b"*" * len(PLAIN) + b" "),
         (b"abc1234", b"abc1234"),
         (b"xabc123", b"xabc123"),
         (b"abc123 was sent", b"abc123 was sent"),
@@ -144,7 +157,7 @@ def test_what_is_held_back_is_a_byte_less_than_the_longest_form():
     ],
 )
 def test_in_a_header_a_short_secret_is_masked_where_it_is_the_last_word(value, masked):
-    needles = of(PLAIN, "abc123")
+    needles = of(PLAIN, "abc123", "")
     assert needles.mask_header(value) == masked
     assert needles.mask_headers([(b"a", b"1"), (b"b", value)]) == [(b"a", b"1"), (b"b", masked)]
 
