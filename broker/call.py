@@ -89,6 +89,9 @@ class Asking(Protocol):
     def piece(self, piece: bytes) -> None:
         """Take a piece of its body."""
 
+    def flush(self) -> None:
+        """Let what was taken go: nothing follows it for now."""
+
     def end(self) -> None:
         """Take its end."""
 
@@ -363,6 +366,10 @@ class Call:
         except ProblemError as problem:
             self._fail(problem)
 
+    def answer_pauses(self) -> None:
+        """Let the code have what came so far."""
+        self.asking.flush()
+
     def answer_complete(self) -> None:
         """End the answer, or let what waits of it go first."""
         self.upstream = None
@@ -395,6 +402,8 @@ class Call:
                 self.passage.go_on(self)
             except ProblemError as problem:
                 self._fail(problem)
+            if not self.over:
+                self.asking.flush()
         if not self.held and self.upstream is not None:
             self.upstream.resume()
 

@@ -274,6 +274,9 @@ class _HostAsking:
             return
         self._pieces.append(piece)
 
+    def flush(self) -> None:
+        """Do nothing: the answer is kept as a whole."""
+
     def end(self) -> None:
         self._done(None)
 

@@ -1,7 +1,7 @@
 """A call as it stands on the code's connection: its request, and the answer as it is written there.
 
-Heads and bodies are written to the transport at once, in the callback that brings them; the transport sends together
-what comes together. The transport says when the code does not keep up, and the call stops reading its API then.
+What comes together from an API is written together: a write is what a call costs most. The transport says when the
+code does not keep up, and the call stops reading its API then.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     from config.problems import ProblemError
 
 _ALLOW: Final = (b"allow", ", ".join(METHODS).encode())
-#: Above this a chunk is written in three parts: copying it would cost more.
-_COPIED: Final = 4096
+#: A larger piece is not copied to be written together with what stands around it.
+_COPIED: Final = 16_384
 
 
 class CallExchange(Exchange):
@@ -41,6 +41,7 @@ class CallExchange(Exchange):
     chunked = False
     until_close = False
     bodiless = False
+    out: list[bytes] = []  # noqa: RUF012 - replaced, never changed
     early: list[bytes] | None = None
     begun: asyncio.Future[None] | None = None
 
@@ -160,52 +161,65 @@ class CallExchange(Exchange):
 
     def begin(self, status: int, headers: Headers, length: int | None, *, bodiless: bool) -> None:
         """Write the head of the answer."""
-        if self.gone:
-            return
         if self.waiting_for_100_continue:
             # The client may now send its body or not (RFC 9110 section 10.1.1): only closing is unambiguous.
             self.waiting_for_100_continue = False
             self.keep_alive = False
-        lines = [STATUS_LINE[status]]
+        out = [STATUS_LINE[status]]
         for name, value in self.connection.server_state.default_headers:
-            lines += (name, b": ", value, b"\r\n")
+            out += (name, b": ", value, b"\r\n")
         for name, value in headers:
-            lines += (name, b": ", value, b"\r\n")
+            out += (name, b": ", value, b"\r\n")
         self.bodiless = bodiless
         if length is not None:
-            lines.append(b"content-length: %d\r\n" % length)
+            out.append(b"content-length: %d\r\n" % length)
         elif not bodiless:
             if self.new:
                 self.chunked = True
-                lines.append(b"transfer-encoding: chunked\r\n")
+                out.append(b"transfer-encoding: chunked\r\n")
             else:
                 self.until_close = True
-        lines.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
+        out.append(b"\r\n" if self.keep_alive else b"connection: close\r\n\r\n")
         self.response_started = True
-        self.transport.write(b"".join(lines))
+        self.out = out
         if self.connection.flow.write_paused:
             self.client_reads(reads=False)
 
     def piece(self, piece: bytes) -> None:
-        """Write a piece of the body."""
-        if self.gone or self.bodiless:
+        """Take a piece of the body."""
+        if self.bodiless:
             return
-        if not self.chunked:
-            self.transport.write(piece)
-        elif len(piece) <= _COPIED:
-            self.transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        if self.chunked:
+            self.out += (b"%x\r\n" % len(piece), piece, b"\r\n")
         else:
-            self.transport.writelines((b"%x\r\n" % len(piece), piece, b"\r\n"))
+            self.out.append(piece)
+        if len(piece) > _COPIED:
+            # What waits is bounded: this is about what one read of the API's connection brings.
+            self._write(copy=False)
+
+    def flush(self) -> None:
+        """Write what waits, if anything does."""
+        if self.out:
+            self._write(copy=True)
+
+    def _write(self, *, copy: bool) -> None:
+        out, self.out = self.out, []
+        if self.gone:
+            return
+        if copy:
+            self.transport.write(b"".join(out))
+        else:
+            self.transport.writelines(out)
 
     def end(self) -> None:
         """End the answer."""
         self.call = None
-        if self.gone:
-            return
         if self.chunked:
-            self.transport.write(b"0\r\n\r\n")
-        self.response_complete = True
-        self.connection.on_response_complete()
+            self.out.append(b"0\r\n\r\n")
+        self.flush()
+        if not self.gone:
+            self.response_complete = True
+            self.connection.on_response_complete()
 
     def refuse(self, problem: ProblemError) -> None:
         """Answer with a problem; the connection stays."""
@@ -222,6 +236,7 @@ class CallExchange(Exchange):
     def break_off(self, problem: ProblemError) -> None:  # noqa: ARG002 - there is no way to say why
         """Cut the answer, so that the code notices."""
         self.call = None
+        self.flush()
         if not self.gone:
             self.cut()
 

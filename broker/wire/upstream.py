@@ -87,6 +87,9 @@ class Receiver(Protocol):
     def answer_piece(self, piece: bytes) -> None:
         """Take a piece of its body, never an empty one."""
 
+    def answer_pauses(self) -> None:
+        """Take that everything which has come is handed on, and that more is to come."""
+
     def answer_complete(self) -> None:
         """Take the end. The connection is the pool's again, or closed."""
 
@@ -267,8 +270,11 @@ class UpstreamConnection(asyncio.Protocol):
             if data[-1] in _BREAKS:
                 self._keep &= self._ends_there(data, began_in_head=began_in_head)
             self._finish()
-        elif not self._in_head and not self._brought:
+            return
+        if not self._in_head and not self._brought:
             self._count_barren(len(data))
+        if self._receiver is not None:
+            self._receiver.answer_pauses()
 
     def pause_writing(self) -> None:
         """Hand on that the API does not keep up."""

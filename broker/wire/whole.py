@@ -57,6 +57,9 @@ class _Gathering:
         elif not self.whole.done():
             self.whole.set_exception(ProblemError("response-too-large", limit=self._limit))
 
+    def answer_pauses(self) -> None:
+        pass
+
     def answer_complete(self) -> None:
         self.over = True
         if not self.whole.done() and self._head is not None:

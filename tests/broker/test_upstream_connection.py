@@ -61,6 +61,9 @@ class Call:
         self.body += piece
         self.at("piece")
 
+    def answer_pauses(self) -> None:
+        pass
+
     def answer_complete(self):
         assert self.head is not None
         assert not self.outcome

@@ -169,6 +169,9 @@ class Receiving:
             self.connection.pause()
             self.loop.call_soon(self.connection.resume)
 
+    def answer_pauses(self) -> None:
+        pass
+
     def answer_complete(self) -> None:
         self._called(begun=True)
         self.answer.end = "complete"
