@@ -20,7 +20,7 @@ import structlog
 from broker.answer import answer_headers, scrubbed
 from broker.eager import begin
 from broker.heads import Headers, passed_headers, prepare
-from broker.identify import Found, find
+from broker.identify import Found, Seen, find
 from broker.wire.upstream import CHUNKED, LENGTH, NO_BODY
 from broker.wire.whole import fetch
 from config.asgi import describe
@@ -131,11 +131,14 @@ class Calls:
         self.recorder = recorder
         self.open = open_calls
 
-    def ask(self, asking: Asking) -> None:
-        """Make the call ``/p/{profile}/<target>`` of whoever's run token stands in it."""
+    def ask(self, asking: Asking, seen: Seen) -> None:
+        """Make the call ``/p/{profile}/<target>`` of whoever's run token stands in it.
+
+        ``seen`` belongs to the connection that it came over.
+        """
         try:
             name, target = _split(asking.target)
-            run, granted, token = self._identify(name, target, asking.headers)
+            run, granted, token = self._identify(name, target, asking.headers, seen)
         except ProblemError as problem:
             self.recorder.refused("", problem.code)
             asking.refuse(problem)
@@ -146,13 +149,13 @@ class Calls:
         """Make a call of a run that is known; ``token`` is the run token where it stands in the call itself."""
         Call(self, run, granted, asking).start(target, token)
 
-    def _identify(self, name: str, target: bytes, headers: Headers) -> tuple[Run, RunProfile, Found]:
+    def _identify(self, name: str, target: bytes, headers: Headers, seen: Seen) -> tuple[Run, RunProfile, Found]:
         """Return whose call it is, and the run token as it stands in it.
 
         Errors: ``ProblemError``: ``run-token-...``, ``profile-not-granted``.
         """
         token = find(target, headers)
-        run = token.run(self.runs.by_digest)
+        run = token.run(self.runs.by_digest, seen)
         granted = run.profiles.get(name)
         if granted is None:
             run.check(self.clock)

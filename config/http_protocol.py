@@ -8,6 +8,8 @@ the other end of a Unix socket, and stock uvicorn takes megabytes of headers and
   None; ``scope["body_length"]`` the announced length, None for a chunked body.
 - A refusal is problem+json, and the connection is closed after it. Answers keep the order of their requests: a refusal
   waits until the answers before it are complete.
+- A client that only ends its side of the connection gets the answers to what it asked for as a whole. One that is gone
+  ends its call, also while nothing is read from it (:meth:`Protocol.look_after_client`).
 - When the group is full, a new connection takes the place of the one that has waited longest without an active
   request (:meth:`GroupState.make_room`).
 - Deadlines are looked at by one sweep over all connections (:meth:`Protocol.sweep`), not by a timer a request.
@@ -38,6 +40,7 @@ from uvicorn.server import ServerState
 from config.http_cycle import Cycle
 from config.http_exchange import Exchange, reset
 from config.http_head import BODY, HEAD, IDLE, HeadReader
+from config.http_presence import GONE, HERE, presence
 from config.listeners import Listener, ListenerGroup, Peer
 from config.problems import ProblemError
 
@@ -45,6 +48,9 @@ _NEVER: Final = float("inf")
 #: After a refusal: for how long and how much is still read, so that a client in the middle of sending gets to see it.
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024 * 1024
+#: When a client that has ended its side is asked for the first time, and how often then, whether it is still there.
+_PROBE_AFTER_S: Final = 0.5
+_PROBE_EVERY_S: Final = 15.0
 #: How much of a direct answer may wait for its client before the answer is held up.
 _WRITE_BUFFER: Final = 128 * 1024
 #: How many connections beyond the limit are told that there is no room; further ones are dropped without a word.
@@ -126,6 +132,8 @@ class Protocol(HeadReader):
         self.number = next(state.numbers)
         self.told = False
         self.direct = state.group.direct
+        #: What who answers directly remembers of this connection.
+        self.memory: Any = None
         self.cycle: Exchange | None = None  # type: ignore[assignment]
         self.active: Exchange | None = None
         self.base_scope: dict[str, Any] = {}
@@ -134,6 +142,8 @@ class Protocol(HeadReader):
         self.leftover = 0
         self.refusal: ProblemError | None = None
         self.closing = False
+        self.ended = False
+        self.probe_at = _NEVER
 
     # --- the connection ---
 
@@ -189,10 +199,15 @@ class Protocol(HeadReader):
             self.transport.close()
         self.parser = None  # type: ignore[assignment]
 
-    def eof_received(self) -> None:
-        """Take the client's end of sending: a request that is not complete never will be."""
+    def eof_received(self) -> bool:
+        """Take the client's end of sending: whole requests are still answered, one that is not complete never is.
+
+        TLS knows no half of a connection: its end is the end of both sides, whatever is returned.
+        """
         if self.phase == BODY or (self.phase == HEAD and self.fed):
             self.refuse(ProblemError("request-malformed", "the request ended before it was complete"))
+        self.ended = self.active is not None and self.listener.kind != "tls"
+        return self.ended
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, counting a head's bytes as they arrive."""
@@ -220,7 +235,9 @@ class Protocol(HeadReader):
                 self.refuse(self.too_large())
 
     def sweep(self, now: float) -> None:
-        """Close or refuse what is too slow."""
+        """Close or refuse what is too slow, and what has nobody at the other end."""
+        if self.active is not None and (self.ended or self.flow.read_paused):
+            self.look_after_client(now)
         if now >= self.write_deadline:
             reset(self.transport)
         elif now < self.deadline:
@@ -237,6 +254,23 @@ class Protocol(HeadReader):
             self.refuse(ProblemError("request-timeout"))
         else:
             self.transport.close()
+
+    def look_after_client(self, now: float) -> None:
+        """End the answer under way if its client is gone.
+
+        A client that has ended its side is sent ``100 Continue``, which every HTTP/1.1 client must be able to read
+        over (RFC 9110 section 15.2): if it is gone, its kernel answers with a reset.
+        """
+        found = presence(self.transport.get_extra_info("socket"))
+        if found == GONE:
+            self.transport.abort()
+        elif found == HERE:
+            return
+        elif self.probe_at is _NEVER:
+            self.probe_at = now + _PROBE_AFTER_S
+        elif now >= self.probe_at and self.active is not None and self.active.may_send_interim():
+            self.probe_at = now + _PROBE_EVERY_S
+            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def waiting(self) -> Waiting | None:
         """Return where it stands among those that may be dropped for room, the first the lowest; None: it may not be.
@@ -394,6 +428,8 @@ class Protocol(HeadReader):
             self._answer(self.pipeline.pop()[0])  # type: ignore[arg-type]
         elif self.refusal is not None:
             self._write_refusal(self.refusal)
+        elif self.ended:
+            self.transport.close()
         elif self.phase == IDLE:
             self.deadline = self.state.now + self.limits.keep_alive_s
 
@@ -446,7 +482,7 @@ class Protocol(HeadReader):
         """
         self.closing = True
         self.leftover = 0
-        if self.phase == IDLE or not self.transport.can_write_eof():
+        if self.phase == IDLE or self.ended or not self.transport.can_write_eof():
             self.transport.close()
             return
         self.deadline = self.state.now + _LINGER_S

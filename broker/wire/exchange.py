@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from broker.call import GONE, PREFIX
+from broker.identify import Seen
 from config.http_exchange import Exchange, reset
 from config.routes import METHODS
 
@@ -63,7 +64,10 @@ class CallExchange(Exchange):
 
     def start(self) -> None:
         """Make the call."""
-        self.calls.ask(self)
+        seen = self.connection.memory
+        if seen is None:
+            seen = self.connection.memory = Seen()
+        self.calls.ask(self, seen)
 
     def feed(self, body: bytes) -> None:
         """Hand a piece of the body on, or keep it until it is wanted."""

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.identify import find
+from broker.identify import Seen, find
 from broker.placements import Registry
 from config import tokens
 from config.problems import ProblemError
@@ -163,7 +163,7 @@ def test_a_bad_checksum_is_refused_before_any_look_up(token):
         raise AssertionError("looked up")
 
     with pytest.raises(ProblemError, match="run-token-invalid"):
-        find(b"/a", [(b"authorization", b"Bearer " + token)]).run(by_digest)
+        find(b"/a", [(b"authorization", b"Bearer " + token)]).run(by_digest, Seen())
 
 
 @given(
@@ -190,3 +190,20 @@ def test_a_token_is_never_left_in_what_goes_on(before, after, scheme):
         except ProblemError:
             continue
         assert TOKEN not in rest
+
+
+def test_what_a_connection_remembers_is_asked_for_again_each_time():
+    """A run that has ended, or whose token was replaced, is not in the table any more."""
+    first, second = (tokens.generate(tokens.RUN).reveal() for _ in range(2))
+    table = {tokens.digest(first, tokens.RUN): "first", tokens.digest(second, tokens.RUN): "second"}
+    seen = Seen()
+
+    def opened(token: str) -> object:
+        return find(b"/a", [(b"authorization", b"Bearer " + token.encode())]).run(table.get, seen)
+
+    assert [opened(token) for token in (first, first, second, first)] == ["first", "first", "second", "first"]
+    del table[tokens.digest(first, tokens.RUN)]
+    with pytest.raises(ProblemError) as refused:
+        opened(first)
+    assert refused.value.code == "run-token-invalid"
+    assert opened(second) == "second"
