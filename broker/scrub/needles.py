@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -23,7 +24,7 @@ class Needles:
     ``hold`` is one byte less than the longest: so many bytes at the end of a piece may be the beginning of one.
     """
 
-    __slots__ = ("_clues", "_needles", "_short", "hold")
+    __slots__ = ("_clues", "_needles", "_short", "_stretches", "hold")
 
     def __init__(self, needles: Iterable[bytes], *, clues: Iterable[bytes] = (), short: Iterable[bytes] = ()) -> None:
         """Take what is masked wherever it stands.
@@ -38,6 +39,12 @@ class Needles:
         self._clues = tuple(
             one for one in candidates if not any(other in one for other in candidates if other is not one)
         )
+        #: What repeats itself could match at every byte of an answer that does: there, all of a stretch is one match.
+        self._stretches = {
+            one: re.compile(b"%b(?:%b)*+" % (re.escape(one), re.escape(one[-period:])))
+            for one in self._needles
+            if (period := _period(one))
+        }
         self._short = frozenset(short)
         self.hold = max(map(len, self._needles), default=1) - 1
 
@@ -69,10 +76,14 @@ class Needles:
         found = []
         for needle in self._needles:
             size = len(needle)
+            stretches = self._stretches.get(needle)
             start = data.find(needle)
             while start >= 0:
-                found.append((start, start + size))
-                start = data.find(needle, start + 1)
+                end = start + size
+                if stretches is not None and (stretch := stretches.match(data, start)):
+                    end = stretch.end()
+                found.append((start, end))
+                start = data.find(needle, end - size + 1)
         return found
 
     def found(self, data: bytes) -> bool:
@@ -102,6 +113,19 @@ class Needles:
             return headers
         result = [(name, self.mask_header(value)) for name, value in headers]
         return headers if result == headers else result
+
+
+def _period(needle: bytes) -> int:
+    """Return after how many bytes a needle repeats itself, 0 when that is not within its first half.
+
+    >>> _period(b"ababababa"), _period(b"abcdabcd"), _period(b"abcdabc"), _period(b"sekret")
+    (2, 4, 0, 0)
+    """
+    half = needle[: (len(needle) + 1) // 2]
+    period = needle.find(half, 1)
+    while period > 0 and not needle.startswith(needle[period:]):
+        period = needle.find(half, period + 1)
+    return max(0, period)
 
 
 def masked(data: bytes, spans: Sequence[Span]) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import html
+import itertools
 import json
 import re
 from urllib.parse import quote, quote_plus
@@ -117,6 +118,20 @@ def test_matches_that_overlap_are_all_masked():
     needles = Needles([b"abcdefgh", b"ghijklmn", b"defdefdef"])
     assert needles.mask(b"1abcdefghijklmn2") == b"1**************2"
     assert needles.mask(b"defdefdefdef_def") == b"************_def"
+
+
+@pytest.mark.parametrize("secret", ["a" * 12, "ab" * 6, "abc" * 5 + "ab", "aabaabaabaa", "abaababaabaab", "aabaaaab"])
+def test_a_secret_that_repeats_itself_is_masked_wherever_it_stands(secret):
+    for lead, more in itertools.product(range(4), range(30)):
+        body = (b"abaab"[:lead] + b"-" + secret.encode() * 3 + secret.encode()[:more])[: 8 + more * 2]
+        starts = [at for at in range(len(body)) if body.startswith(secret.encode(), at)]
+        covered = {at + offset for at in starts for offset in range(len(secret))}
+        assert of(secret).mask(body) == bytes(42 if at in covered else byte for at, byte in enumerate(body))
+
+
+def test_a_secret_that_repeats_itself_is_one_match_where_an_answer_does():
+    assert of("a" * 12).spans(b"-" + b"a" * 5000 + b"-" + b"a" * 12) == [(1, 5001), (5002, 5014)]
+    assert of("ab" * 6).spans(b"ab" * 2500) == [(0, 5000)]
 
 
 def test_what_holds_nothing_comes_back_as_the_object_it_is():
