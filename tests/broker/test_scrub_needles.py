@@ -118,6 +118,7 @@ def test_matches_that_overlap_are_all_masked():
     needles = Needles([b"abcdefgh", b"ghijklmn", b"defdefdef"])
     assert needles.mask(b"1abcdefghijklmn2") == b"1**************2"
     assert needles.mask(b"defdefdefdef_def") == b"************_def"
+    assert Needles([b"abcdeab"]).mask(b"abcdeabcdeab_cdeab") == b"************_cdeab"
 
 
 @pytest.mark.parametrize("secret", ["a" * 12, "ab" * 6, "abc" * 5 + "ab", "aabaabaabaa", "abaababaabaab", "aabaaaab"])
@@ -132,6 +133,7 @@ def test_a_secret_that_repeats_itself_is_masked_wherever_it_stands(secret):
 def test_a_secret_that_repeats_itself_is_one_match_where_an_answer_does():
     assert of("a" * 12).spans(b"-" + b"a" * 5000 + b"-" + b"a" * 12) == [(1, 5001), (5002, 5014)]
     assert of("ab" * 6).spans(b"ab" * 2500) == [(0, 5000)]
+    assert of("abababac").mask(b"abababacacac") == b"********acac"
 
 
 def test_what_holds_nothing_comes_back_as_the_object_it_is():
