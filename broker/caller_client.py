@@ -111,7 +111,7 @@ class CallerClient:
         egress = Egress(UpstreamSettings(ca_file=self._ca_file))
         try:
             # The operator named this address: it may well be a private one.
-            origin = egress.pool(self._url, private=True)
+            origin = egress.origin(self._url, private=True)
             lines = [
                 b"%s %s HTTP/1.1" % (method.encode(), path.encode()),
                 b"host: %s" % origin.authority,

@@ -145,7 +145,7 @@ class Dressed:
 def prepare(granted: RunProfile, egress: Egress, placements: Registry) -> Prepared:
     """Prepare a run's profile for its calls, and keep that until the next reload."""
     frozen = granted.frozen
-    origin = egress.pool(frozen.base_url, private=granted.private_addresses)
+    origin = egress.origin(frozen.base_url, private=granted.private_addresses)
     prepared = granted.wire = Prepared(granted, origin, placements.build(frozen.placement))
     return prepared
 

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import socket
+import asyncio
 import ssl
-from typing import ClassVar
 
 import pytest
 import trustme
-from aiohttp.abc import AbstractResolver
 
 from broker import egress as egress_module
-from broker.egress import CheckedResolver, Egress, MinterTransport
+from broker.egress import Egress, MinterTransport
+from broker.wire.whole import fetch
 from config import tls
 from config.errors import ConfigurationError
 from config.problems import ProblemError
@@ -20,36 +19,22 @@ from config.tls import client_context
 from tests.worlds.recording import recording
 
 
-class Names(AbstractResolver):
-    """A resolver that answers what its test wrote down, and counts."""
+class Names:
+    """Resolves to what its test wrote down, one answer after the other, the last for good; and counts."""
 
-    answers: ClassVar[dict[str, list[list[str]]]] = {}
-    asked: ClassVar[list[str]] = []
+    def __init__(self):
+        self.answers: dict[str, list[list[str]]] = {}
+        self.asked: list[str] = []
 
-    async def resolve(self, host, port=0, family=socket.AF_UNSPEC):
-        Names.asked.append(host)
-        answers = Names.answers[host]
-        addresses = answers.pop(0) if len(answers) > 1 else answers[0]
-        return [
-            {
-                "hostname": host,
-                "host": address,
-                "port": port,
-                "family": socket.AF_INET6 if ":" in address else socket.AF_INET,
-                "proto": 0,
-                "flags": socket.AI_NUMERICHOST,
-            }
-            for address in addresses
-        ]
-
-    async def close(self):
-        pass
+    async def __call__(self, host, _port):
+        self.asked.append(host)
+        answers = self.answers[host]
+        return answers.pop(0) if len(answers) > 1 else answers[0]
 
 
 @pytest.fixture
 def names():
-    Names.answers, Names.asked = {}, []
-    return Names
+    return Names()
 
 
 @pytest.fixture
@@ -63,13 +48,10 @@ def server_side(ca, name):
     return context
 
 
-async def get(egress: Egress, url: str, host: str, *, private: bool = False) -> bytes:
-    origin = egress.origin(url, host, private=private)
-    sending = await origin.connect("GET", b"/a", [], None)
-    answer = await sending.send()
-    body = await answer.read()
-    answer.close()
-    return body
+async def get(egress: Egress, url: str, *, private: bool = False) -> bytes:
+    origin = egress.origin(url, private=private)
+    request = b"GET /a HTTP/1.1\r\nhost: %s\r\n\r\n" % origin.authority
+    return (await fetch(origin, request, limit=1000)).body
 
 
 # --- addresses ---
@@ -77,45 +59,63 @@ async def get(egress: Egress, url: str, host: str, *, private: bool = False) -> 
 
 async def test_a_name_that_resolves_to_this_machine_or_its_network_is_not_dialled(names):
     async with recording() as api:
-        egress = Egress(UpstreamSettings(), resolver=names)
+        egress = Egress(UpstreamSettings(), resolve=names)
         for address in ("127.0.0.1", "::1", "10.0.0.1", "169.254.169.254", "::ffff:127.0.0.1"):
             names.answers["inside.test"] = [[address]]
             with pytest.raises(ProblemError, match="upstream-address-refused"):
-                await CheckedResolver(names(), private=False, loopback=False).resolve("inside.test", api.port)
-        names.answers["rebound.test"] = [["127.0.0.1"]]
-        with pytest.raises(ProblemError, match="upstream-address-refused"):
-            await get(egress, f"http://rebound.test:{api.port}", "rebound.test")
+                await get(egress, f"http://inside.test:{api.port}")
+            await egress.close()  # and what was resolved is forgotten
+            egress = Egress(UpstreamSettings(), resolve=names)
+        assert len(names.asked) == 5
         assert api.raw == []
         await egress.close()
 
 
 async def test_one_bad_address_among_good_ones_refuses_the_name(names):
     names.answers["mixed.test"] = [["1.1.1.1", "169.254.169.254"]]
+    egress = Egress(UpstreamSettings(), resolve=names)
     with pytest.raises(ProblemError, match="upstream-address-refused"):
-        await CheckedResolver(names(), private=True, loopback=False).resolve("mixed.test", 443)
+        await get(egress, "https://mixed.test", private=True)
+    await egress.close()
+
+
+async def test_a_private_address_is_dialled_for_a_profile_that_says_so_and_for_no_other(names, monkeypatch):
+    """Both policies share what was resolved; each checks it."""
+    checked = []
+    monkeypatch.setattr(egress_module.addresses, "check", lambda address, **policy: checked.append((address, policy)))
+    async with recording() as api:
+        names.answers["house.test"] = [["127.0.0.1"]]
+        egress = Egress(UpstreamSettings(), resolve=names)
+        for private in (True, False):
+            await get(egress, f"http://house.test:{api.port}", private=private)
+        assert checked == [("127.0.0.1", {"private": private, "loopback": False}) for private in (True, False)]
+        assert names.asked == ["house.test"]
+        assert len(api.raw) == 2
+        await egress.close()
 
 
 async def test_a_literal_address_is_checked_too(names):
     async with recording() as api:
-        egress = Egress(UpstreamSettings(), resolver=names)
+        egress = Egress(UpstreamSettings(), resolve=names)
         for host in ("169.254.169.254", "10.0.0.1", "[::ffff:10.0.0.1]", "100.100.100.200"):
             with pytest.raises(ProblemError, match="upstream-address-refused"):
-                await get(egress, f"http://{host}:{api.port}", host)
-        assert await get(egress, f"http://127.0.0.1:{api.port}", "127.0.0.1") == b'{"ok":true}'
+                await get(egress, f"http://{host}:{api.port}")
+        assert await get(egress, f"http://127.0.0.1:{api.port}") == b'{"ok":true}'
         assert names.asked == []
         await egress.close()
 
 
 async def test_a_loopback_origin_reaches_the_loopback_only(names):
     async with recording() as api:
-        egress = Egress(UpstreamSettings(), resolver=names)
+        egress = Egress(UpstreamSettings(), resolve=names)
         names.answers["localhost"] = [["127.0.0.1"]]
-        assert await get(egress, f"http://localhost:{api.port}", "localhost") == b'{"ok":true}'
+        assert await get(egress, f"http://localhost:{api.port}") == b'{"ok":true}'
         assert api.requests[0].values(b"host") == [f"localhost:{api.port}".encode()]
         await egress.close()
+        egress = Egress(UpstreamSettings(), resolve=names)
         names.answers["localhost"] = [["1.1.1.1"]]
         with pytest.raises(ProblemError, match="upstream-address-refused"):
-            await get(egress, f"http://localhost:{api.port}", "localhost")
+            await get(egress, f"http://localhost:{api.port}")
         await egress.close()
 
 
@@ -124,19 +124,118 @@ async def test_a_name_that_answers_differently_the_second_time_is_dialled_where_
     monkeypatch.setattr(egress_module.addresses, "check", lambda *_, **__: None)
     async with recording() as api, recording(host="127.0.0.2") as decoy:
         names.answers["turn.test"] = [["127.0.0.1"], ["127.0.0.2"]]
-        egress = Egress(UpstreamSettings(), resolver=names)
+        egress = Egress(UpstreamSettings(), resolve=names)
+        origin = egress.origin(f"http://turn.test:{api.port}", private=False)
         for _ in range(3):
-            await get(egress, f"http://turn.test:{api.port}", "turn.test")
+            (await origin.connect(fresh=True)).abandon()
         assert names.asked == ["turn.test"]
-        assert (len(api.requests), decoy.raw) == (3, [])
+        await api.until(lambda api: api.gone == 3)
+        assert decoy.raw == []
+        await egress.close()
+
+
+async def test_a_name_is_resolved_again_after_ten_seconds_and_checked_again(names, monkeypatch):
+    async with recording() as api:
+        names.answers["localhost"] = [["127.0.0.1"], ["10.0.0.1"]]
+        egress = Egress(UpstreamSettings(keep_alive=0.0), resolve=names)
+        loop = asyncio.get_running_loop()
+        real = loop.time
+        for later in (0, 9):
+            monkeypatch.setattr(loop, "time", lambda later=later: real() + later)
+            await get(egress, f"http://localhost:{api.port}")
+        assert len(names.asked) == 1
+        monkeypatch.setattr(loop, "time", lambda: real() + 11)
+        with pytest.raises(ProblemError, match="upstream-address-refused"):
+            await get(egress, f"http://localhost:{api.port}")
+        assert len(names.asked) == 2
+        await egress.close()
+
+
+async def test_who_asks_for_a_name_at_once_shares_the_answer_and_giving_up_spoils_it_for_nobody():
+    asked = asyncio.Event()
+    hold = asyncio.Event()
+    count = 0
+
+    async def slow(_host, _port):
+        nonlocal count
+        count += 1
+        asked.set()
+        await hold.wait()
+        return ["127.0.0.1"]
+
+    async with recording() as api:
+        egress = Egress(UpstreamSettings(), resolve=slow)
+        asking = [asyncio.create_task(get(egress, f"http://localhost:{api.port}")) for _ in range(3)]
+        await asked.wait()
+        asking[0].cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await asking[0]
+        hold.set()
+        assert await asyncio.gather(*asking[1:]) == [b'{"ok":true}'] * 2
+        assert count == 1
+        await egress.close()
+
+
+async def test_a_failed_look_up_is_not_kept():
+    fails = True
+
+    async def flaky(_host, _port):
+        if fails:
+            raise OSError("no such name")
+        return ["127.0.0.1"]
+
+    async with recording() as api:
+        egress = Egress(UpstreamSettings(), resolve=flaky)
+        with pytest.raises(ProblemError, match="upstream-unreachable"):
+            await get(egress, f"http://localhost:{api.port}")
+        fails = False
+        assert await get(egress, f"http://localhost:{api.port}") == b'{"ok":true}'
+        await egress.close()
+
+
+async def test_the_next_address_is_dialled_when_the_first_does_not_answer(names):
+    async with recording(host="127.0.0.2") as api:
+        names.answers["localhost"] = [["127.0.0.1", "127.0.0.2"]]
+        egress = Egress(UpstreamSettings(), resolve=names)
+        assert await get(egress, f"http://localhost:{api.port}") == b'{"ok":true}'
+        names.answers["localhost"] = [[]]
+        with pytest.raises(ProblemError, match="upstream-unreachable"):
+            await get(Egress(UpstreamSettings(), resolve=names), f"http://localhost:{api.port}")
         await egress.close()
 
 
 async def test_a_name_that_does_not_resolve_or_a_port_that_is_shut_is_unreachable():
     egress = Egress(UpstreamSettings(connect_timeout=1.0))
-    with pytest.raises(ProblemError, match="upstream-unreachable"):
-        await get(egress, "http://127.0.0.1:9", "127.0.0.1")
+    for url in ("http://127.0.0.1:9", "https://nowhere.invalid", f"https://{'a' * 64}.test", "https://a..b"):
+        with pytest.raises(ProblemError, match="upstream-unreachable") as caught:
+            await get(egress, url)
+        assert caught.value.retry_after == 1
     await egress.close()
+
+
+async def test_an_origin_that_takes_the_connection_and_never_greets_is_unreachable_in_time(names):
+    """The time is for all of it: name, connection and TLS."""
+    async with await asyncio.start_server(lambda _r, w: held.append(w), "127.0.0.1", 0) as server:
+        held: list[asyncio.StreamWriter] = []
+        names.answers["localhost"] = [["127.0.0.1"]]
+        egress = Egress(UpstreamSettings(connect_timeout=0.2), resolve=names)
+        with pytest.raises(ProblemError, match="upstream-unreachable"):
+            await get(egress, f"https://localhost:{server.sockets[0].getsockname()[1]}")
+        assert len(held) == 1
+        assert await asyncio.wait_for(_end_of(held[0]), 5)
+        held[0].close()
+        await egress.close()
+
+
+async def _end_of(writer: asyncio.StreamWriter) -> bool:
+    """Wait until the other side is gone."""
+    try:
+        while True:
+            writer.write(b"x")
+            await writer.drain()
+            await asyncio.sleep(0)
+    except ConnectionError:
+        return True
 
 
 # --- TLS ---
@@ -148,9 +247,9 @@ async def tls_get(ca, names, tmp_path, *, certificate: str, called: str, trusted
     (ca if trusted else trustme.CA()).cert_pem.write_to_path(str(ca_file))
     names.answers[called] = [["127.0.0.1"]]
     async with recording(server_side(ca, certificate)) as api:
-        egress = Egress(UpstreamSettings(ca_file=str(ca_file)), resolver=names)
+        egress = Egress(UpstreamSettings(ca_file=str(ca_file)), resolve=names)
         try:
-            return await get(egress, f"https://{called}:{api.port}", called)
+            return await get(egress, f"https://{called}:{api.port}")
         finally:
             await egress.close()
 
@@ -180,14 +279,14 @@ async def test_nothing_of_the_environment_has_a_say(ca, names, tmp_path, monkeyp
         monkeypatch.setenv("NETRC", str(netrc))
         names.answers["localhost"] = [["127.0.0.1"]]
         async with recording(server_side(ca, "localhost")) as api:
-            egress = Egress(UpstreamSettings(), resolver=names)
+            egress = Egress(UpstreamSettings(), resolve=names)
             with pytest.raises(ProblemError, match="upstream-unreachable"):
-                await get(egress, f"https://localhost:{api.port}", "localhost")
+                await get(egress, f"https://localhost:{api.port}")
             assert api.requests == []
             await egress.close()
         async with recording() as api:
-            egress = Egress(UpstreamSettings(ca_file=str(trusted)), resolver=names)
-            await get(egress, f"http://localhost:{api.port}", "localhost")
+            egress = Egress(UpstreamSettings(ca_file=str(trusted)), resolve=names)
+            await get(egress, f"http://localhost:{api.port}")
             assert api.requests[0].values(b"authorization") == []
             await egress.close()
         assert await tls_get(ca, names, tmp_path, certificate="localhost", called="localhost") == b'{"ok":true}'
@@ -212,24 +311,10 @@ async def test_a_system_without_authorities_calls_no_https_origin(ca, names, mon
     monkeypatch.setattr(tls, "_BUNDLES", ())
     names.answers["localhost"] = [["127.0.0.1"]]
     async with recording(server_side(ca, "localhost")) as api:
-        egress = Egress(UpstreamSettings(), resolver=names)
+        egress = Egress(UpstreamSettings(), resolve=names)
         with pytest.raises(ProblemError, match="upstream-unreachable"):
-            await get(egress, f"https://localhost:{api.port}", "localhost")
+            await get(egress, f"https://localhost:{api.port}")
         assert api.requests == []
-        await egress.close()
-
-
-# --- the exact target, and framing ---
-
-
-async def test_a_target_that_the_library_would_change_is_not_sent():
-    async with recording() as api:
-        egress = Egress(UpstreamSettings())
-        origin = egress.origin(api.url, "127.0.0.1", private=False)
-        for target in (b"/a#b", b"/a\tb", b"/a\nb"):
-            with pytest.raises(ProblemError, match="target-malformed"):
-                await origin.connect("GET", target, [], None)
-        assert api.raw == []
         await egress.close()
 
 

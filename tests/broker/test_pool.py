@@ -24,7 +24,7 @@ class World:
     def __init__(self, api: Recording, egress: Egress):
         self.api = api
         self.egress = egress
-        self.origin: Origin = egress.pool(api.url, private=False)
+        self.origin: Origin = egress.origin(api.url, private=False)
 
     async def ask(self, target: bytes = b"/a", *, limit: int = 1000) -> bytes:
         return (await fetch(self.origin, self.request(target), limit=limit)).body
@@ -336,11 +336,50 @@ async def test_closing_ends_idle_and_busy_connections_and_who_waits():
         waiting = asyncio.create_task(w.ask())
         await turns()
         await w.egress.close()
-        codes = [outcome.code for outcome in await asyncio.gather(*busy, waiting, return_exceptions=True)]
+        async with asyncio.timeout(2):
+            codes = [outcome.code for outcome in await asyncio.gather(*busy, waiting, return_exceptions=True)]
         assert codes == ["upstream-broke-off", "upstream-broke-off", "upstream-unreachable"]
         await w.api.until(lambda api: api.gone == 2)
         with pytest.raises(ProblemError, match="upstream-unreachable"):
             await w.origin.connect()
+        assert len(w.api.raw) == 2
+
+
+async def test_a_connection_that_is_dialled_while_all_are_closed_is_closed_too():
+    async with world() as w:
+        dial = w.origin._dial
+        hold = asyncio.Event()
+
+        async def slow(owner):
+            connection = await dial(owner)
+            await hold.wait()
+            return connection
+
+        w.origin._dial = slow
+        dialling = asyncio.create_task(w.origin.connect())
+        await until(lambda: len(w.api.raw) == 1)
+        await w.egress.close()
+        hold.set()
+        with pytest.raises(ProblemError, match="upstream-unreachable"):
+            await dialling
+        await w.api.until(lambda api: api.gone == 1)
+
+
+async def test_a_connection_that_is_lost_before_it_is_taken_is_not_handed_out():
+    async with world(max_connections=1) as w:
+        dial = w.origin._dial
+
+        async def lose(owner):
+            connection = await dial(owner)
+            connection.close()
+            return connection
+
+        w.origin._dial = lose
+        with pytest.raises(ProblemError, match="upstream-unreachable"):
+            await w.origin.connect()
+        w.origin._dial = dial
+        await w.ask()
+        assert w.origin._places == 1
 
 
 # --- a whole answer ---
