@@ -58,6 +58,7 @@ class Cycle(RequestResponseCycle, Exchange):
         self.disconnected = False
         self.keep_alive = keep_alive
         self.waiting_for_100_continue = expect_100_continue
+        self.new = scope["http_version"] == "1.1"
         self.body = bytearray()
         self.more_body = True
         self.response_started = False
@@ -182,7 +183,7 @@ class Cycle(RequestResponseCycle, Exchange):
         if length is not None:
             self.expected_content_length = length
             self.chunked_encoding = False
-        elif not self.bodiless and self.scope["http_version"] == "1.1":
+        elif not self.bodiless and self.new:
             self.chunked_encoding = True
             lines.append(b"transfer-encoding: chunked\r\n")
         self.response_started = True

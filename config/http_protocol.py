@@ -199,7 +199,7 @@ class Protocol(HeadReader):
             self.transport.close()
         self.parser = None  # type: ignore[assignment]
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]
         """Take the client's end of sending: whole requests are still answered, one that is not complete never is.
 
         TLS knows no half of a connection: its end is the end of both sides, whatever is returned.
