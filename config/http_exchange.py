@@ -19,19 +19,13 @@ class Exchange(abc.ABC):
     """A request that is being answered, or waits for its turn behind others of its connection.
 
     ``response_started`` and ``response_complete`` tell how far the answer is; ``keep_alive`` whether the connection
-    serves another request after it; ``waiting_for_100_continue`` that the client holds its body back; ``new`` that it
-    speaks HTTP/1.1.
+    serves another request after it; ``waiting_for_100_continue`` that the client holds its body back.
     """
 
     response_started: bool
     response_complete: bool
     keep_alive: bool
     waiting_for_100_continue: bool
-    new: bool
-
-    def may_send_interim(self) -> bool:
-        """Say whether an interim answer may be sent now: HTTP/1.0 knows none, and none comes within an answer."""
-        return self.new and not self.response_started
 
     @abc.abstractmethod
     def start(self) -> None:

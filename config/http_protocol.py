@@ -40,7 +40,7 @@ from uvicorn.server import ServerState
 from config.http_cycle import Cycle
 from config.http_exchange import Exchange, reset
 from config.http_head import BODY, HEAD, IDLE, HeadReader
-from config.http_presence import GONE, HERE, presence
+from config.http_presence import is_here
 from config.listeners import Listener, ListenerGroup, Peer
 from config.problems import ProblemError
 
@@ -48,9 +48,6 @@ _NEVER: Final = float("inf")
 #: After a refusal: for how long and how much is still read, so that a client in the middle of sending gets to see it.
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024 * 1024
-#: When a client that has ended its side is asked for the first time, and how often then, whether it is still there.
-_PROBE_AFTER_S: Final = 0.5
-_PROBE_EVERY_S: Final = 15.0
 #: How much of a direct answer may wait for its client before the answer is held up.
 _WRITE_BUFFER: Final = 128 * 1024
 #: How many connections beyond the limit are told that there is no room; further ones are dropped without a word.
@@ -142,8 +139,6 @@ class Protocol(HeadReader):
         self.leftover = 0
         self.refusal: ProblemError | None = None
         self.closing = False
-        self.ended = False
-        self.probe_at = _NEVER
 
     # --- the connection ---
 
@@ -199,15 +194,14 @@ class Protocol(HeadReader):
             self.transport.close()
         self.parser = None  # type: ignore[assignment]
 
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """Take the client's end of sending: whole requests are still answered, one that is not complete never is.
+    def eof_received(self) -> None:
+        """Take the client's end of sending: it is gone, and its calls end.
 
-        TLS knows no half of a connection: its end is the end of both sides, whatever is returned.
+        One that has closed its side only, and one that has left, look the same until something is written to them. A
+        call must not go on for nobody (nginx does the same), so whoever wants an answer keeps its side open.
         """
         if self.phase == BODY or (self.phase == HEAD and self.fed):
             self.refuse(ProblemError("request-malformed", "the request ended before it was complete"))
-        self.ended = self.active is not None and self.listener.kind != "tls"
-        return self.ended
 
     def data_received(self, data: bytes) -> None:
         """Feed the parser, counting a head's bytes as they arrive."""
@@ -236,9 +230,9 @@ class Protocol(HeadReader):
 
     def sweep(self, now: float) -> None:
         """Close or refuse what is too slow, and what has nobody at the other end."""
-        if self.active is not None and (self.ended or self.flow.read_paused):
-            self.look_after_client(now)
-        if now >= self.write_deadline:
+        if self.active is not None and self.flow.read_paused and not is_here(self.transport.get_extra_info("socket")):
+            self.transport.abort()
+        elif now >= self.write_deadline:
             reset(self.transport)
         elif now < self.deadline:
             return
@@ -254,23 +248,6 @@ class Protocol(HeadReader):
             self.refuse(ProblemError("request-timeout"))
         else:
             self.transport.close()
-
-    def look_after_client(self, now: float) -> None:
-        """End the answer under way if its client is gone.
-
-        A client that has ended its side is sent ``100 Continue``, which every HTTP/1.1 client must be able to read
-        over (RFC 9110 section 15.2): if it is gone, its kernel answers with a reset.
-        """
-        found = presence(self.transport.get_extra_info("socket"))
-        if found == GONE:
-            self.transport.abort()
-        elif found == HERE:
-            return
-        elif self.probe_at is _NEVER:
-            self.probe_at = now + _PROBE_AFTER_S
-        elif now >= self.probe_at and self.active is not None and self.active.may_send_interim():
-            self.probe_at = now + _PROBE_EVERY_S
-            self.transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
     def waiting(self) -> Waiting | None:
         """Return where it stands among those that may be dropped for room, the first the lowest; None: it may not be.
@@ -407,8 +384,10 @@ class Protocol(HeadReader):
             self.deadline = self.state.now + self.limits.keep_alive_s
             return
         self.deadline = _NEVER
+        # Asked before: the end of its body may be all that an answer waited for, and no request is answered twice.
+        begins = self.active is None
         cycle.end_of_request()
-        if self.active is None:
+        if begins:
             self._answer(cycle)  # it has no body, and nothing stands before it
 
     # --- answers ---
@@ -428,8 +407,6 @@ class Protocol(HeadReader):
             self._answer(self.pipeline.pop()[0])  # type: ignore[arg-type]
         elif self.refusal is not None:
             self._write_refusal(self.refusal)
-        elif self.ended:
-            self.transport.close()
         elif self.phase == IDLE:
             self.deadline = self.state.now + self.limits.keep_alive_s
 
@@ -482,7 +459,7 @@ class Protocol(HeadReader):
         """
         self.closing = True
         self.leftover = 0
-        if self.phase == IDLE or self.ended or not self.transport.can_write_eof():
+        if self.phase == IDLE or not self.transport.can_write_eof():
             self.transport.close()
             return
         self.deadline = self.state.now + _LINGER_S

@@ -21,7 +21,8 @@ pytestmark = pytest.mark.flow
 def _house(tmp_path_factory, upstream):
     grant = {"base_url": upstream.origin, "allow": ["GET /v1/items", "POST /v1/items"]}
     # One call at a time: a slot that is not freed is the end of the run.
-    with serving(tmp_path_factory.mktemp("leaving"), {"items": {**grant, "max_concurrent": 1}}) as house:
+    grant |= {"max_concurrent": 1, "max_request": "64MiB"}
+    with serving(tmp_path_factory.mktemp("leaving"), {"items": grant}) as house:
         yield house
 
 
@@ -90,15 +91,39 @@ def test_who_leaves_within_its_body_ends_its_call_to_the_api(house, upstream, fr
 
 
 @LEAVING
-def test_who_leaves_while_the_minter_is_asked_frees_its_slot(house, upstream, leave):
+@pytest.mark.parametrize("with_body", [False, True], ids=["GET", "POST"])
+def test_who_leaves_while_the_minter_is_asked_frees_its_slot(house, upstream, leave, with_body):
+    """Of a body that has come by then nothing more is read, which must not hide that its sender is gone."""
     run = house.open_run("items")
+    call = house.head(run, "items") + b"\r\n"
+    if with_body:
+        call = house.head(run, "items", "POST", "/v1/items", "Content-Length: 5") + b"\r\nhello"
     with stopped(house.processes["minter"]):
         with Wire.to(house.port) as wire:
-            wire.send(house.head(run, "items") + b"\r\n")
+            wire.send(call)
             begun(house, run)
             gone(wire, leave)
         house.until(lambda: in_flight(house, run) == 0, "the slot is free", 4)
     assert upstream.received == b""
+    over(house, upstream, run)
+
+
+def test_who_resets_while_the_api_does_not_take_the_body_ends_its_call(house, upstream, gate):
+    """The broker reads no more of the body then. (An orderly close stands behind all that is not read: 504 ends it.)"""
+
+    async def deaf(_request, _writer):
+        await gate.passed()
+
+    upstream.answers_heads(deaf)
+    run = house.open_run("items")
+    with Wire.to(house.port) as wire:
+        head = house.head(run, "items", "POST", "/v1/items", "Content-Length: 60000000")
+        wire.send(head + b"\r\n")
+        wire.sock.settimeout(0.5)
+        with pytest.raises(TimeoutError):
+            wire.sock.sendall(b"x" * 60_000_000)
+        begun(house, run)
+        wire.drop()
     over(house, upstream, run)
 
 
@@ -129,7 +154,7 @@ def test_who_leaves_at_any_byte_of_a_request_leaves_nothing(house, upstream):
 
 def test_who_leaves_at_any_byte_of_an_answer_ends_its_call(house, upstream, gate):
     """The API sends byte by byte and stops; the client goes once it has seen so many."""
-    answer = HEAD.replace(b"chunked", b"chunked\r\nETag: abc") + b"5\r\nhello\r\n"
+    answer = HEAD.replace(b"chunked", b"chunked\r\nETag: abc") + b"6\r\nhello\n\r\n"
 
     async def drip(_request, writer):
         for byte in answer:
@@ -144,9 +169,9 @@ def test_who_leaves_at_any_byte_of_an_answer_ends_its_call(house, upstream, gate
     while True:
         with Wire.to(house.port) as wire:
             wire.send(house.head(run, "items") + b"\r\n")
-            while len(wire.received) < seen and b"hello\r\n" not in wire.received:
+            while len(wire.received) < seen and b"hello\n" not in wire.received:
                 assert wire.more()
-            complete = b"hello\r\n" in wire.received
+            complete = b"hello\n" in wire.received
             wire.drop()
         house.until(lambda: in_flight(house, run) == 0, "the slot is free")
         if complete:

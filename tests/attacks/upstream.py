@@ -71,3 +71,7 @@ class Upstream:
 
     def answers(self, answer: Answer) -> None:
         self._recording.answer = answer
+
+    def answers_heads(self, answer: Answer) -> None:
+        """Answer as soon as the head of a request is there, or not at all; the body is not read before."""
+        self._recording.on_head = answer
