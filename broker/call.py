@@ -24,20 +24,21 @@ from broker.identify import Found, Seen, find
 from broker.wire.upstream import CHUNKED, LENGTH, NO_BODY
 from broker.wire.whole import fetch
 from config.asgi import describe
+from config.clock import moment
 from config.problems import ProblemError
 from config.target import Target, split_target
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import Awaitable, Coroutine
     from typing import Any
 
     from broker.answer import Passage
     from broker.egress import Egress
-    from broker.heads import Dressed, Prepared
+    from broker.heads import Prepared
     from broker.leases import Lease
     from broker.open_calls import OpenCalls
     from broker.placements import Registry
-    from broker.run import Run, RunProfile
+    from broker.run import Granting, Run, RunProfile
     from broker.scrub import Needles
     from broker.trace import Recorder
     from broker.wire.upstream import AnswerHead, UpstreamConnection
@@ -57,6 +58,9 @@ _PROBE_TIMEOUT_S: Final = 2.0
 _PROBE_BYTES: Final = 1024 * 1024
 #: A body on these methods may be overlooked by an API and taken for the next request: the connection is not used again.
 _BODY_UNUSUAL: Final = frozenset({"GET", "HEAD", "DELETE"})
+#: How many targets of a run and profile are remembered as granted, and how long they may be.
+_REMEMBERED: Final = 64
+_REMEMBERED_BYTES: Final = 512
 #: What may be sent once more, without a body, when a connection turns out to have been dead.
 _REPEATABLE: Final = frozenset({"GET", "HEAD"})
 
@@ -217,24 +221,9 @@ class Call:
     # --- there ---
 
     async def _make(self, target: bytes, token: Found | None) -> None:
-        passed = await self._admit(target, token)
-        self._open()
-        if not self.granted.breaker.quiet:
-            await self._pass_breaker()
-        dressed = await self._dress()
-        self.head = dressed.head(self.method, self.target.raw, passed, self.asking.length)
-        self.needles = dressed.needles
-        if self.asking.length is None and await self.asking.body_begun() > self.granted.max_request:
-            raise ProblemError("request-too-large", limit=self.granted.max_request)
-        self._send(self.prepared.origin.idle() or await self._connection())
-
-    async def _admit(self, target: bytes, token: Found | None) -> Headers:
-        """Pass the run, the budget and both grants; return the code's headers that pass.
-
-        Errors: ``ProblemError`` of whatever refuses first.
-        """
-        calls, run, granted, asking = self.calls, self.run, self.granted, self.asking
-        run.check(calls.clock)
+        calls, run, granted = self.calls, self.run, self.granted
+        at = moment(calls.clock)
+        run.check_at(at)
         if granted.in_flight > granted.max_concurrent:
             raise ProblemError("too-many-concurrent", retry_after=1)
         if not granted.budget.spend_in_hand():
@@ -242,20 +231,41 @@ class Call:
             if run.ended is not None:
                 raise ProblemError("run-token-invalid")  # it ended while the budget was reserved
         # Not before: the grants may have been reloaded meanwhile. From here to the open call nothing is awaited.
-        prepared = self.prepared = granted.wire or prepare(granted, calls.egress, calls.placements)
+        passed = self._admit(target, token)
+        self._open(at[1])
+        if not granted.breaker.quiet:
+            await self._pass_breaker()
+        slot = granted.lease
+        if slot is not None and self.credential:
+            # A call that needs its credential is not made without.
+            self.lease = slot.ready(at) or await slot.obtain(calls.clock)
+        dressed = self.prepared.dressed(self.lease)
+        self.head = dressed.head(self.method, self.target.raw, passed, self.asking.length)
+        self.needles = dressed.needles
+        if self.asking.length is None and await self.asking.body_begun() > granted.max_request:
+            raise ProblemError("request-too-large", limit=granted.max_request)
+        self._send(self.prepared.origin.idle() or await self._connection())
+
+    def _admit(self, target: bytes, token: Found | None) -> Headers:
+        """Pass both grants; return the code's headers that pass.
+
+        Errors: ``ProblemError`` of whatever refuses first.
+        """
+        granted, asking = self.granted, self.asking
+        prepared = self.prepared = granted.wire or prepare(granted, self.calls.egress, self.calls.placements)
         if token is not None:
             target = token.take_out(target, prepared.placement, prepared.prefix)
-        self.target = split_target(target)
-        self.route, self.credential = _match(granted, self.method, self.target)
+        found = granted.granting.get((self.method, target))
+        self.target, self.route, self.credential = found or _match(granted, self.method, target)
         passed = passed_headers(prepared.passes, asking.headers)
         if asking.length is not None and asking.length > granted.max_request:
             raise ProblemError("request-too-large", limit=granted.max_request)
         return passed
 
-    def _open(self) -> None:
+    def _open(self, boottime: float) -> None:
         """Count as an open call: from here on it stands in the trace, whatever becomes of it."""
         self.opened = True
-        self.started_at = self.calls.clock.boottime()
+        self.started_at = boottime
         self.calls.open.add(self)
 
     async def _pass_breaker(self) -> None:
@@ -265,7 +275,9 @@ class Call:
         """
         clock, breaker, health = self.calls.clock, self.granted.breaker, self.prepared.health
         if breaker.is_open(clock) and health is not None and breaker.may_probe(clock):
-            head = (await self._dress()).head("GET", health, [], 0)
+            if self.granted.lease is not None and self.credential:
+                self.lease = await self.granted.lease.obtain(clock)
+            head = self.prepared.dressed(self.lease).head("GET", health, [], 0)
             # It runs as a task of its own, because it has a time limit.
             probing = asyncio.create_task(fetch(self.prepared.origin, head, limit=_PROBE_BYTES))
             try:
@@ -276,17 +288,6 @@ class Call:
                 if answer.status in _WELL:
                     breaker.close()
         breaker.check(clock)
-
-    async def _dress(self) -> Dressed:
-        """Fetch the lease to attach, or none where nothing is attached.
-
-        Errors: ``ProblemError``; a call that needs its credential is not made without.
-        """
-        slot = self.granted.lease
-        if slot is not None and self.credential:
-            clock = self.calls.clock
-            self.lease = slot.ready(clock) or await slot.obtain(clock)
-        return self.prepared.dressed(self.lease)
 
     async def _connection(self, *, fresh: bool = False) -> UpstreamConnection:
         """Wait for a connection. Errors: ``ProblemError``."""
@@ -440,14 +441,20 @@ class Call:
             self._fail(ProblemError(code, retry_after=1 if code == _ENDING else None))
 
     def _go(self, story: Coroutine[Any, Any, None]) -> None:
-        self.waiting = begin(self._told(story))
-        if self.over:
-            self.waiting = None
-
-    async def _told(self, story: Coroutine[Any, Any, None]) -> None:
-        """Let the story run until it is sent; what goes wrong before is how the call ends."""
+        """Let the story run until it waits; what goes wrong before it is sent is how the call ends."""
         try:
-            await story
+            rest = begin(story)
+        except ProblemError as problem:
+            self._fail(problem)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the code gets an answer and the place is free again
+            self._fail(describe(error, log))
+        else:
+            if rest is not None:
+                self.waiting = asyncio.get_running_loop().create_task(self._go_on(rest))
+
+    async def _go_on(self, rest: Awaitable[None]) -> None:
+        try:
+            await rest
         except asyncio.CancelledError:
             if self.over:
                 return
@@ -457,7 +464,7 @@ class Call:
                 raise  # the loop ends
         except ProblemError as problem:
             self._fail(problem)
-        except Exception as error:  # noqa: BLE001 - whatever it is, the code gets an answer and the place is free again
+        except Exception as error:  # noqa: BLE001 - as above
             self._fail(describe(error, log))
 
     def _fail(self, problem: ProblemError) -> None:
@@ -511,18 +518,25 @@ class Call:
         )
 
 
-def _match(granted: RunProfile, method: str, target: Target) -> tuple[str, bool]:
-    """Return the route that both grants match, and whether both attach the credential there.
+def _match(granted: RunProfile, method: str, raw: bytes) -> Granting:
+    """Return the target, the route that both grants match, and whether both attach the credential there.
 
+    What is granted once is granted again: the run's parameters do not change, and a reload begins anew.
     Errors: ``ProblemError`` of the first grant that does not take the call.
     """
+    target = split_target(raw)
     if granted.current is None:
         raise ProblemError("profile-not-granted")
     rule = granted.frozen_matcher.match(method, target, granted.params).rule
-    matcher = granted.current[1]
-    if matcher is granted.frozen_matcher:
-        return rule.text, rule.credential
-    return rule.text, rule.credential and matcher.match(method, target, granted.params).rule.credential
+    credential, matcher = rule.credential, granted.current[1]
+    if matcher is not granted.frozen_matcher:
+        credential &= matcher.match(method, target, granted.params).rule.credential
+    granting = target, rule.text, credential
+    if len(raw) <= _REMEMBERED_BYTES:
+        if len(granted.granting) >= _REMEMBERED:
+            granted.granting.clear()
+        granted.granting[method, raw] = granting
+    return granting
 
 
 def _split(target: bytes) -> tuple[str, bytes]:

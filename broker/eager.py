@@ -6,8 +6,7 @@ the same, from Python 3.12 on.)
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Generator
+from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any
 
 
@@ -34,12 +33,8 @@ class _Rest:
             return
 
 
-async def _go_on(rest: _Rest) -> None:
-    await rest
-
-
-def begin(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
-    """Run ``coroutine`` until it waits, and return the task that goes on with it; None when it is done.
+def begin(coroutine: Coroutine[Any, Any, None]) -> Awaitable[None] | None:
+    """Run ``coroutine`` until it waits, and return what is left of it, to be awaited in a task; None: it is done.
 
     Until then there is no current task: what needs one, such as ``asyncio.timeout``, has to be given its own.
     Errors: whatever the coroutine raises before it waits.
@@ -48,4 +43,4 @@ def begin(coroutine: Coroutine[Any, Any, None]) -> asyncio.Task[None] | None:
         waited = coroutine.send(None)
     except StopIteration:
         return None
-    return asyncio.get_running_loop().create_task(_go_on(_Rest(coroutine, waited)))
+    return _Rest(coroutine, waited)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from config.clock import Clock, Deadline, parse_rfc3339
+from config.clock import Clock, Deadline, Moment, moment, parse_rfc3339
 from config.contract import WATCH_STALE_S, LeaseReply
 from config.problems import ProblemError
 from config.secret import Secret
@@ -68,10 +68,10 @@ class LeaseSlot:
         #: Until when (boot clock) the minter asked not to be asked, and what it said.
         self._paused: tuple[float, ProblemError] | None = None
 
-    def ready(self, clock: Clock) -> Lease | None:
+    def ready(self, at: Moment) -> Lease | None:
         """Return the lease if it can be used as it is: not near its end, and the stream vouches for it."""
         lease = self.lease
-        if lease is None or not self._leases.vouches(lease) or lease.use_until.ended(clock):
+        if lease is None or not self._leases.vouches(lease, at[1]) or lease.use_until.ended_at(at):
             return None
         return lease
 
@@ -80,7 +80,7 @@ class LeaseSlot:
 
         Errors: ``ProblemError``: ``minter-unavailable``, ``mint-failed``, ``lease-refused``, ``profile-not-granted``.
         """
-        lease = self.ready(clock)
+        lease = self.ready(moment(clock))
         if lease is not None:
             return lease
         if self._closed:
@@ -182,12 +182,12 @@ class Leases:
         """Return an empty slot for a profile of a run."""
         return LeaseSlot(self, run, granted)
 
-    def vouches(self, lease: Lease) -> bool:
-        """Say whether the stream would have told by now if the lease had ended."""
+    def vouches(self, lease: Lease, boot: float | None = None) -> bool:
+        """Say whether the stream would have told by now if the lease had ended; ``boot`` is now on the boot clock."""
         heard_at = self._heard_at
-        return (
-            heard_at is not None and lease.stream == self.stream and self._clock.boottime() - heard_at < WATCH_STALE_S
-        )
+        if heard_at is None or lease.stream != self.stream:
+            return False
+        return (self._clock.boottime() if boot is None else boot) - heard_at < WATCH_STALE_S
 
     @property
     def watching(self) -> bool:

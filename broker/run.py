@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from broker.breaker import Breaker
 from broker.trace import Trace
-from config.clock import Clock, Deadline
+from config.clock import Clock, Deadline, Moment, moment
 from config.contract import LeaseRequest
 from config.problems import ProblemError
 
@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from broker.leases import Leases, LeaseSlot
     from config.grants import Profile
     from config.match import Matcher
+    from config.target import Target
+
+    #: A call's target, split; its route as written; whether the credential is attached.
+    Granting = tuple[Target, str, bool]
 
 
 #: What ``scrub`` may be, the strictest last.
@@ -40,6 +44,7 @@ class RunProfile:
         "budget",
         "frozen",
         "frozen_matcher",
+        "granting",
         "in_flight",
         "lease",
         "max_concurrent",
@@ -64,6 +69,8 @@ class RunProfile:
         self.breaker = Breaker(frozen.breaker_max_s)
         self.lease: LeaseSlot | None = None
         self.in_flight = 0
+        #: What both grants said of calls that were made before, by method and target; emptied when a grant changes.
+        self.granting: dict[tuple[str, bytes], Granting] = {}
         #: What is prepared once a run instead of once a call (see broker/heads.py).
         self.wire: Prepared | None = None
         self._current: tuple[Profile, Matcher] | None = None
@@ -88,6 +95,7 @@ class RunProfile:
         self.scrub = max(frozen.scrub, now.scrub, key=_STRICTNESS.index)
         self.private_addresses = frozen.private_addresses and now.private_addresses
         self.wire = None
+        self.granting = {}
 
     @property
     def max_calls(self) -> int:
@@ -130,7 +138,11 @@ class Run:
         Errors: ``ProblemError("run-token-invalid")`` when it has ended or its time is over: to the code an ended run
         and an unknown token look the same.
         """
-        if self.ended is not None or self.deadline.ended(clock):
+        self.check_at(moment(clock))
+
+    def check_at(self, at: Moment) -> None:
+        """Do the same at a moment that was read before."""
+        if self.ended is not None or self.deadline.ended_at(at):
             raise ProblemError("run-token-invalid")
 
     def end(self, reason: str) -> None:

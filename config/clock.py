@@ -35,6 +35,15 @@ class Clock(Protocol):
         ...
 
 
+#: What :meth:`Clock.now`, :meth:`Clock.boottime` and :meth:`Clock.boot_id` said.
+Moment = tuple[float, float, str]
+
+
+def moment(clock: Clock) -> Moment:
+    """Return this moment on both clocks, for those that look at it several times."""
+    return clock.now(), clock.boottime(), clock.boot_id()
+
+
 @dataclass(frozen=True, slots=True)
 class SystemClock:
     """The machine's own clocks. ``boot`` is the boot id, read once by :func:`config.load.boot_id`."""
@@ -131,6 +140,11 @@ class Deadline:
         if clock.boot_id() == self.boot_id:
             return min(self.expires_at - now, self.boot_expires_at - clock.boottime())
         return self.expires_at - max(now, highest_wall)
+
+    def ended_at(self, moment: Moment) -> bool:
+        """Say whether the loan has ended by either clock, at a moment that was read before."""
+        now, boot, boot_id = moment
+        return now >= self.expires_at or (boot_id == self.boot_id and boot >= self.boot_expires_at)
 
     def ended(self, clock: Clock, *, highest_wall: float = 0.0) -> bool:
         """Say whether the loan has ended by either clock."""
