@@ -170,7 +170,7 @@ class Receiving:
             self.loop.call_soon(self.connection.resume)
 
     def answer_pauses(self) -> None:
-        pass
+        self._called(begun=self.answer.status is not None)
 
     def answer_complete(self) -> None:
         self._called(begun=True)

@@ -46,6 +46,7 @@ SEEDS = [
     b"w GET /files/*:merg*\n- GET /files/{p}.json\n\nGET /files/a:b:merge",
     b"l GET /*/*\n\nGET /..%2F..%2Fetc",
     b"l GET /*\n\nGET /%252E%252E",
+    b"+ GET /*/*\n\nGET /../..",
     b"l GET /*\n\nGET /..%3Bx",
     b"+ GET /\n\nGET /?",
     b"+ GET /a/\n\nGET /a//",
