@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
 import ssl
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import trustme
+import uvloop
 
 from broker import egress as egress_module
 from broker.egress import Egress, MinterTransport
@@ -256,6 +260,36 @@ async def tls_get(ca, names, tmp_path, *, certificate: str, called: str, trusted
 
 async def test_tls_is_verified_against_the_file_of_the_settings(ca, names, tmp_path):
     assert await tls_get(ca, names, tmp_path, certificate="localhost", called="localhost") == b'{"ok":true}'
+
+
+@pytest.mark.parametrize("said", [True, False])
+def test_the_end_of_a_body_over_tls_is_one_only_if_the_api_says_so(ca, tmp_path, said):
+    """Whoever sits on the wire can end a connection, and what had come of the body would pass for all of it."""
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+
+    def serve(listener):
+        accepted, _ = listener.accept()
+        with server_side(ca, "localhost").wrap_socket(accepted, server_side=True) as api:
+            api.recv(65536)
+            api.sendall(b"HTTP/1.1 200 OK\r\n\r\nall of it")
+            if said:
+                with contextlib.suppress(OSError):  # the answer to it may never come
+                    api.unwrap()
+            else:
+                api.shutdown(socket.SHUT_RDWR)
+
+    async def ask(port):
+        egress = Egress(UpstreamSettings(ca_file=str(tmp_path / "ca.pem")))
+        try:
+            return await get(egress, f"https://localhost:{port}")
+        finally:
+            await egress.close()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener, ThreadPoolExecutor(1) as threads:
+        serving = threads.submit(serve, listener)
+        with contextlib.nullcontext() if said else pytest.raises(ProblemError, match="upstream-broke-off"):
+            assert uvloop.run(ask(listener.getsockname()[1])) == b"all of it"
+        serving.result(5)
 
 
 @pytest.mark.parametrize(("certificate", "trusted"), [("other.test", True), ("localhost", False)])

@@ -160,6 +160,7 @@ async def test_of_two_idle_connections_the_one_that_was_used_meanwhile_is_kept(m
         monkeypatch.setattr(loop, "time", lambda: real() + 20)
         await w.use(second)
         monkeypatch.setattr(loop, "time", lambda: real() + 31)
+        w.origin._expire()
         await w.api.until(lambda api: api.gone == 1)
         assert w.origin._idle == [second]
         assert w.origin._timer is not None
