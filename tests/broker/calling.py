@@ -15,7 +15,7 @@ from typing import Any
 
 from broker.budget import Budget
 from broker.call import Calls
-from broker.egress import Egress, MinterTransport
+from broker.egress import Egress, MinterTransport, Resolve, system_resolve
 from broker.leases import Leases
 from broker.minter_link import MinterLink
 from broker.open_calls import OpenCalls
@@ -339,7 +339,9 @@ def profile(url: str, **fields: Any) -> dict[str, Any]:
 
 
 @contextlib.asynccontextmanager
-async def world(tmp_path: Path, *, upstream: UpstreamSettings | None = None, **fields: Any) -> AsyncIterator[World]:
+async def world(
+    tmp_path: Path, *, upstream: UpstreamSettings | None = None, resolve: Resolve = system_resolve, **fields: Any
+) -> AsyncIterator[World]:
     """Serve until the block ends, with one run open on the profile ``api``."""
     clock = FakeClock()
     async with contextlib.AsyncExitStack() as stack:
@@ -350,7 +352,7 @@ async def world(tmp_path: Path, *, upstream: UpstreamSettings | None = None, **f
         transport = MinterTransport(f"unix:{minter_socket}")
         stack.push_async_callback(transport.close)
         leases = Leases(MinterLink(transport, Secret("mbk_of-this-broker")), clock)
-        egress = Egress(upstream or UpstreamSettings())
+        egress = Egress(upstream or UpstreamSettings(), resolve=resolve)
         stack.push_async_callback(egress.close)
         open_calls = OpenCalls(clock, header_timeout_s=60.0, idle_timeout_s=300.0)
         runs: dict[bytes, Run] = {}
