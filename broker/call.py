@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from broker.answer import answer_headers, scrubbed
-from broker.eager import begin
+from broker.eager import begin, cancel
 from broker.heads import Headers, passed_headers, prepare
 from broker.identify import Found, Seen, find
 from broker.wire.upstream import CHUNKED, LENGTH, NO_BODY
@@ -436,7 +436,7 @@ class Call:
             return
         self.cut_by = code
         if self.waiting is not None:
-            self.waiting.cancel()
+            cancel(self.waiting)
         else:
             self._fail(ProblemError(code, retry_after=1 if code == _ENDING else None))
 

@@ -6,6 +6,8 @@ the same, from Python 3.12 on.)
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 from collections.abc import Awaitable, Coroutine, Generator
 from typing import Any
 
@@ -44,3 +46,15 @@ def begin(coroutine: Coroutine[Any, Any, None]) -> Awaitable[None] | None:
     except StopIteration:
         return None
     return _Rest(coroutine, waited)
+
+
+def cancel(task: asyncio.Task[None]) -> None:
+    """Cancel a task that awaits what :func:`begin` left.
+
+    One that has not had its first turn yet has it before: a coroutine that never began does not see the cancellation,
+    and what it has begun for the task would not be undone.
+    """
+    if inspect.getcoroutinestate(task.get_coro()) == inspect.CORO_CREATED:  # type: ignore[arg-type]
+        asyncio.get_running_loop().call_soon(task.cancel)
+    else:
+        task.cancel()

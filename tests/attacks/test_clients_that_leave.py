@@ -49,12 +49,15 @@ def stopped(process) -> Iterator[None]:
         os.kill(process.pid, signal.SIGCONT)
 
 
-LEAVING = pytest.mark.parametrize("leave", ["drop", "close"])
+#: Who ends only its own side cannot be told from who is gone, and counts as gone.
+LEAVING = pytest.mark.parametrize("leave", ["drop", "close", "half-close"])
 
 
 def gone(wire: Wire, leave: str) -> None:
     if leave == "drop":
         wire.drop()
+    elif leave == "half-close":
+        wire.end_sending()
     else:
         wire.sock.close()
 
@@ -124,6 +127,37 @@ def test_who_resets_while_the_api_does_not_take_the_body_ends_its_call(house, up
             wire.sock.sendall(b"x" * 60_000_000)
         begun(house, run)
         wire.drop()
+    over(house, upstream, run)
+
+
+def test_a_call_whose_body_is_refused_as_it_comes_frees_its_slot(house, upstream):
+    """In one piece: the call waits for its body, and is over before it has waited."""
+    run = house.open_run("items")
+    head = house.head(run, "items", "POST", "/v1/items", "Transfer-Encoding: chunked") + b"\r\n"
+    for body in (b"xx", b"3\r\nabcxx", b"3\r\nabc\r\n0\r\nX: trailer\r\n\r\n"):
+        with Wire.to(house.port) as wire:
+            wire.send(head + body)
+            answer = wire.answer()
+            assert (answer.status, answer.code) == (400, "request-malformed")
+    assert upstream.requests == []
+    over(house, upstream, run)
+
+
+@pytest.mark.parametrize(
+    ("framing", "part"),
+    [("Content-Length: 10", b"hello"), ("Transfer-Encoding: chunked", b"5\r\nhello\r\n")],
+    ids=["length", "chunks"],
+)
+def test_who_ends_its_side_within_a_body_is_told_and_the_api_never_sees_its_end(house, upstream, framing, part):
+    run = house.open_run("items")
+    with Wire.to(house.port) as wire:
+        wire.send(house.head(run, "items", "POST", "/v1/items", framing) + b"\r\n" + part)
+        house.until(lambda: b"hello" in upstream.received, "the API has what there is of the body")
+        wire.end_sending()
+        answer = wire.answer()
+        assert (answer.status, answer.code) == (400, "request-malformed")
+        assert wire.rest() == b""
+    assert upstream.requests == []
     over(house, upstream, run)
 
 

@@ -66,7 +66,7 @@ class Wire:
             self.sock.sendall(data)
 
     def end_sending(self) -> None:
-        """Half-close: nothing more is sent, and the answer is waited for."""
+        """Half-close: nothing more is sent."""
         self.sock.shutdown(socket.SHUT_WR)
 
     def drop(self) -> None:
