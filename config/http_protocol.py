@@ -302,6 +302,9 @@ class Protocol(HeadReader):
 
     def on_message_begin(self) -> None:
         """Begin a request; one that begins in the middle of a chunk has its own time."""
+        if self.closing:
+            # It came together with one whose answer was the last: nobody would get the answer of this one.
+            raise ProblemError("request-malformed")
         if self.phase != HEAD:
             self.deadline = self.state.now + self.limits.header_s
         super().on_message_begin()

@@ -54,6 +54,11 @@ SEEDS = [
     b"GET /a HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n" + GET,
     b"POST /p/a HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc" + CALL,
     b"POST /p/late HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n" + CALL,
+    b"POST /p/late HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n" + b"1\r\na\r\n" * 40 + b"0\r\n\r\n" + CALL,
+    b"PUT /p/early HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nab" + CALL,
+    b"GET /p/a HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n",
+    b"POST /p/a HTTP/1.0\r\n" + HOST + CHUNKED + b"\r\n0\r\n\r\n",
+    b"POST /p/a HTTP/1.1\r\n" + HOST + b"Content-Length: 0000000000000000003\r\n\r\nabc",
     b"POST /p/early HTTP/1.1\r\n" + HOST + b"Content-Length: 9\r\n\r\n012345678" + CALL + GET,
     b"PUT /p/late HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nab" + GET + CALL,
     b"POST /p/late HTTP/1.0\r\n" + HOST + b"Content-Length: 2\r\n\r\nab" + CALL,
@@ -138,6 +143,13 @@ def check_framing(request: Seen) -> None:
     assert re.fullmatch(rb"/[!-~]*", request.target)
 
 
+def is_last(request: Seen) -> bool:
+    """Say whether no other request may follow on the connection."""
+    headers = dict(request.headers)
+    unread = request.body is None and b"expect" in headers and headers.get(b"content-length") != b"0"
+    return request.version == b"1.0" or headers.get(b"connection") == b"close" or unread
+
+
 def settled(seen: list[Seen]) -> list[Seen]:
     """Leave out a last request that is answered early: its answer may be faster than what is wrong in its body."""
     return seen[:-1] if seen and seen[-1].body is None else seen
@@ -187,6 +199,9 @@ def by_us(pieces: list[bytes], *, turns: bool) -> list[Seen]:
         wire = Wire(loop, protocol, peername=("127.0.0.1", 1), sockname=("127.0.0.1", 80))
         protocol.connection_made(wire)
         await wire.deliver(pieces, turns=turns)
+        if seen and is_last(seen[-1]):
+            assert wire.closing or wire.ended, "it is open after its last answer"
+            assert b"connection: close\r\n" in wire.written
         await wire.end()
         # What lingers after a refusal ends by its deadline.
         state.sweep(loop.time() + 3600)
@@ -232,6 +247,7 @@ class AnsweredCall:
         self.seen = seen
         self.body = b""
         self.over = False
+        self.held = False
 
     async def wait(self) -> None:
         await self.asking.body_begun()
@@ -241,12 +257,15 @@ class AnsweredCall:
 
     def body_piece(self, piece: bytes) -> None:
         assert not self.over
+        assert not self.held
         self.body += piece
         if b"late" in self.asking.target:
+            self.held = True
             self.asking.hold_body(hold=True)
             asyncio.get_running_loop().call_soon(self.go_on)
 
     def go_on(self) -> None:
+        self.held = False
         if not self.over:
             self.asking.hold_body(hold=False)
 
