@@ -29,6 +29,8 @@ def record(base: Path, *, seconds: float, load: Load) -> None:
         sending = running.enter_context(subprocess.Popen(argv, env=env, stdout=subprocess.DEVNULL))
         command = ["taskset", "-c", str(OTHER_CORE), spy, "record", "--pid", str(stack.pid), "--format", "raw"]
         command += [
+            # A process that is stopped to be looked at is stopped most often where it enters the kernel.
+            "--nonblocking",
             "--function",
             "--threads",
             "--rate",
@@ -45,8 +47,8 @@ def record(base: Path, *, seconds: float, load: Load) -> None:
     for line in (base / "samples").read_text().splitlines():
         stack_of, _, count = line.rpartition(" ")
         thread, *frames = stack_of.split(";")
-        if "MainThread" not in thread:
-            # The store's thread waits most of the time, and is counted all the same.
+        if "MainThread" not in thread or not frames:
+            # The store's thread waits most of the time, and is counted all the same. No frames: it could not be read.
             continue
         alone[frames[-1]] += int(count)
         for frame in set(frames):
