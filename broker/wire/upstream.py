@@ -273,8 +273,7 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if not self._in_head and not self._brought:
             self._count_barren(len(data))
-        if self._receiver is not None:
-            self._receiver.answer_pauses()
+        self._tell_pause()
 
     def pause_writing(self) -> None:
         """Hand on that the API does not keep up."""
@@ -445,6 +444,14 @@ class UpstreamConnection(asyncio.Protocol):
             receiver.answer_failed(problem, stale=self.used and not self._fed)
         except Exception as error:  # noqa: BLE001 - nobody is left to tell
             describe(error, log)
+
+    def _tell_pause(self) -> None:
+        if self._receiver is None:
+            return
+        try:
+            self._receiver.answer_pauses()
+        except Exception as error:  # noqa: BLE001 - the transport calls this
+            self._fail_with(describe(error, log))
 
     def _tell_upload(self, *, may: bool) -> None:
         if self._receiver is None:

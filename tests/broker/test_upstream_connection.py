@@ -61,8 +61,9 @@ class Call:
         self.body += piece
         self.at("piece")
 
-    def answer_pauses(self) -> None:
-        pass
+    def answer_pauses(self):
+        assert not self.outcome
+        self.at("pause")
 
     def answer_complete(self):
         assert self.head is not None
@@ -298,6 +299,13 @@ async def test_a_large_body_arrives_whole_and_the_next_answer_is_its_own(w):
     call = w.call()
     await w.say(SMALL)
     assert (call.outcome, call.body, w.pool.released) == ("complete", b"hello", 2)
+
+
+async def test_a_pause_is_told_after_what_came_before_it_and_not_at_the_end(w):
+    seen = []
+    w.call(Call(seen.append))
+    await w.say(SMALL[:20], SMALL[20:-3], SMALL[-3:])
+    assert seen == ["pause", "head", "piece", "pause", "piece", "complete"]
 
 
 # --- answers that are none ---
@@ -680,7 +688,7 @@ async def test_a_connection_that_is_closed_under_a_call_says_so(w):
 # --- a receiver that fails ---
 
 
-@pytest.mark.parametrize("when", ["head", "piece", "upload"])
+@pytest.mark.parametrize("when", ["head", "piece", "pause", "upload"])
 async def test_a_receiver_that_fails_loses_the_connection_and_its_words_are_not_logged(w, when, capfd):
     def fail(what):
         if what == when:
@@ -691,7 +699,7 @@ async def test_a_receiver_that_fails_loses_the_connection_and_its_words_are_not_
         for _ in range(100):
             w.connection.send_piece(bytes(65536))
     else:
-        await w.say(SMALL)
+        await w.say(SMALL[:-1], SMALL[-1:])
     assert (call.outcome, call.stale) == ("internal-error", False)
     assert (w.pool.released, w.pool.forgotten) == (0, True)
     said = "".join(capfd.readouterr())
