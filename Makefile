@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-peers properties fuzz crash check format bench schema lock clean
+.PHONY: help setup demo test test-peers properties fuzz crash attacks check format bench schema lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -45,6 +45,9 @@ fuzz: $(VENV)/.fuzz ## run every fuzz target, FUZZ_SECONDS each (default 600); L
 
 crash: setup ## kill the minter at every failpoint, the first few times that it gets there (some minutes)
 	CRASH_TIMES=4 $(BIN)/python -m pytest tests/crash -n 0
+
+attacks: setup ## a hundred thousand connections that come and go, and other floods, with what they cost
+	FLOOD_CONNECTIONS=100000 $(BIN)/python -m pytest tests/attacks/test_floods.py tests/attacks/test_slow_clients.py -n 0 -s --timeout 900
 
 check: setup ## format, lint, strict types
 	$(BIN)/ruff format --check .

@@ -30,6 +30,7 @@ from broker.leases import Leases
 from broker.metrics import Metrics
 from broker.minter_link import MinterLink
 from broker.open_calls import OpenCalls
+from broker.open_files import OpenFiles
 from broker.outbox import Outbox
 from broker.placements import Registry as Placements
 from broker.reload import Reloader
@@ -135,6 +136,7 @@ class Broker:
             header_timeout_s=float(settings.upstream.header_timeout),
             idle_timeout_s=float(settings.upstream.idle_timeout),
         )
+        self.open_files = OpenFiles()
         self.status = Status(self.store, self.leases)
         self.reloader = Reloader(
             read_grants=self.read_grants, callers=self.callers, registry=self.registry, metrics=self.metrics
@@ -226,6 +228,7 @@ class Broker:
             await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _tick(self) -> None:
+        self.open_files.look()
         self.callers.refresh()
         self.outbox.tick()
         await self.registry.tick()
