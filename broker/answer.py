@@ -7,10 +7,10 @@ an answer counts what is handed on, opened, and is looked at before anything is:
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import TYPE_CHECKING, Final
 
+from broker.heads import SENDABLE
 from broker.scrub import Decoder, Needles, Stream, decoder_for
 from config.problems import REFUSED_BY, ProblemError
 
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 _BY_UPSTREAM: Final = (REFUSED_BY.encode(), b"upstream")
 _REFUSALS: Final = frozenset({401, 403})
-#: A fragment of an answer has no place in one that is scrubbed: what it was asked with did not pass.
-_CONTROL: Final = re.compile(rb"[\x00-\x08\x0a-\x1f\x7f]")
 _CODING: Final = b"content-encoding"
 
 
@@ -88,7 +86,7 @@ def answer_headers(call: Call, answer: AnswerHead) -> tuple[Headers, bytes | Non
     for header in answer.headers:
         name, value = header
         if name in passes:
-            if _CONTROL.search(value):
+            if value.translate(None, SENDABLE):
                 raise ProblemError("upstream-malformed", "a header holds a control character")
             passed.append(header)
         if name == b"retry-after":
@@ -111,10 +109,9 @@ def scrubbed(
     masked = needles.mask_headers(headers)
     if refuse and masked is not headers:
         raise ProblemError("credential-reflected")
-    decoder = decoder_for(b",".join(value for name, value in answer.headers if name == _CODING))
-    length = answer.length
-    if decoder is not None:
-        masked = [header for header in masked if header[0] != _CODING]
-        length = None
-    passage = None if answer.bodiless else Passage(needles, decoder, refuse=refuse)
-    return masked, length, passage
+    if answer.bodiless:
+        return masked, answer.length, None
+    decoder = decoder_for(b",".join([value for name, value in answer.headers if name == _CODING]))
+    if decoder is None:
+        return masked, answer.length, Passage(needles, None, refuse=refuse)
+    return [header for header in masked if header[0] != _CODING], None, Passage(needles, decoder, refuse=refuse)

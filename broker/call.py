@@ -192,6 +192,7 @@ class Call:
     answered = False
     repeated = False
     held = False
+    waited = False
     over = False
     status = 0
     bytes_sent = 0
@@ -306,7 +307,7 @@ class Call:
         length = self.asking.length
         self.upstream = connection
         self.delivered = True
-        self.moved_at = self.calls.clock.boottime()
+        self.moved_at = self.calls.clock.boottime() if self.waited else self.started_at
         body = NO_BODY if length == 0 else CHUNKED if length is None else LENGTH
         connection.send(self, self.head, head_only=self.method == "HEAD", body=body)
         if length != 0:
@@ -450,6 +451,7 @@ class Call:
             self._fail(describe(error, log))
         else:
             if rest is not None:
+                self.waited = True
                 self.waiting = asyncio.get_running_loop().create_task(self._go_on(rest))
 
     async def _go_on(self, rest: Awaitable[None]) -> None:

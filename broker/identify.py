@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Final
 from urllib.parse import unquote_to_bytes
 
 from config.problems import ProblemError
-from config.tokens import RUN, digest
+from config.tokens import LENGTH, RUN, digest
 
 if TYPE_CHECKING:
     from broker.placements import Placement
@@ -33,8 +33,9 @@ Headers = Iterable[tuple[bytes, bytes]]
 _HINT: Final = RUN.encode()
 #: What could be meant as a run token. One that was cut or run together with something is one too: an invalid one.
 _TOKEN: Final = re.compile(rb"brk_[0-9A-Za-z]{20,}", re.ASCII)
-#: How nearly every call has it: then nothing is left to look at where it stands.
-_USUAL: Final = re.compile(rb"[Bb]earer (brk_[0-9A-Za-z]{49})", re.ASCII)
+#: How nearly every call has it, with 49 letters and digits behind: then nothing is left to look at where it stands.
+_USUAL: Final = (b"Bearer brk_", b"bearer brk_")
+_USUAL_LENGTH: Final = len("Bearer ") + LENGTH
 _AUTHORIZATION: Final = b"authorization"
 _SCHEMES: Final = (b"bearer", b"token")
 #: Of a longer Basic value no more is decoded; the limit of a request's head is not much higher.
@@ -137,8 +138,13 @@ def find(target: bytes, headers: Headers) -> Found:
     tokens: set[bytes] = set()
     for name, value in headers:
         if _HINT in value:
-            if name == _AUTHORIZATION and (usual := _USUAL.fullmatch(value)):
-                tokens.add(usual[1])
+            if (
+                name == _AUTHORIZATION
+                and len(value) == _USUAL_LENGTH
+                and value.startswith(_USUAL)
+                and value[11:].isalnum()
+            ):
+                tokens.add(value[7:])
                 continue
             found = _TOKEN.findall(value)
         elif name == _AUTHORIZATION and value[:6].lower() == b"basic ":

@@ -25,7 +25,8 @@ IDLE: Final = 0
 HEAD: Final = 1
 BODY: Final = 2
 
-_TARGET: Final = re.compile(rb'/[!"$-~]*')
+#: What may stand in a target: visible ASCII without the fragment's mark.
+_IN_TARGETS: Final = bytes(set(range(0x21, 0x7F)) - set(b"#"))
 _HOST: Final = re.compile(rb"(\[[0-9A-Fa-f:.]+\]|[0-9A-Za-z_](?:[0-9A-Za-z_.-]*[0-9A-Za-z_])?)(?::[0-9]{1,5})?")
 _LENGTH: Final = re.compile(rb"[0-9]{1,18}")
 _WITH_BODY: Final = frozenset({b"POST", b"PUT", b"PATCH"})
@@ -48,6 +49,8 @@ class HeadReader(HttpToolsProtocol):
         super().__init__(config, server_state, {}, loop)
         self.group = group
         self.limits = group.limits
+        self.max_headers = group.limits.header_count
+        self.refuse_forwarded = group.refuse_forwarded
         self.listener = listener
         #: Host names that are taken, None for any: on a Unix socket, which no browser reaches, names protect nothing.
         self.hosts = None if listener.kind == "unix" else hosts
@@ -93,11 +96,11 @@ class HeadReader(HttpToolsProtocol):
         look = _LOOKED_AT.get(name)
         if look is not None:
             look(self, value.strip(b" \t"))
-        elif self.group.refuse_forwarded and (name in {b"forwarded", b"via"} or name.startswith(b"x-forwarded")):
+        elif self.refuse_forwarded and (name in {b"forwarded", b"via"} or name.startswith(b"x-forwarded")):
             raise ProblemError("forwarding-not-allowed")
         self.headers.append((name, value))
-        if len(self.headers) > self.limits.header_count:
-            limit = self.limits.header_count
+        if len(self.headers) > self.max_headers:
+            limit = self.max_headers
             raise ProblemError("headers-too-large", f"a request may have at most {limit} header lines", limit=limit)
 
     def on_headers_complete(self) -> None:
@@ -110,7 +113,7 @@ class HeadReader(HttpToolsProtocol):
             raise ProblemError("method-not-supported")
         if self.parser.should_upgrade():
             raise ProblemError("upgrade-refused")
-        if not _TARGET.fullmatch(self.url):
+        if self.url[:1] != b"/" or self.url.translate(None, _IN_TARGETS):
             raise ProblemError("target-malformed", "the target is an absolute path and perhaps a query, in ASCII")
         if self.fed > self.limits.header_bytes and self._head_size() > self.limits.header_bytes:
             raise self.too_large()

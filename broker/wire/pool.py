@@ -33,6 +33,7 @@ class Origin:
         "_dial",
         "_idle",
         "_keep_alive_s",
+        "_loop",
         "_max",
         "_open",
         "_places",
@@ -58,6 +59,7 @@ class Origin:
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def idle(self) -> UpstreamConnection | None:
         """Return a connection that can be used at once, if there is one."""
@@ -140,7 +142,9 @@ class Origin:
             self._waiters.popleft()
             first[0].set_result(connection)
             return
-        loop = asyncio.get_running_loop()
+        # Asking for the running loop would ask the kernel for the process's id, on each call.
+        loop = self._loop or asyncio.get_running_loop()
+        self._loop = loop
         connection.idle_since = loop.time()
         self._idle.append(connection)
         if self._timer is None:

@@ -135,6 +135,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._head_only = False
         self._in_head = False
         self._ended = False
+        self._parsed = False
         self._until_close = False
         self._length: bytes | None = None
         self._coding: bytes | None = None
@@ -164,7 +165,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._receiver = receiver
         self._head_only = head_only
         self._in_head = True
-        self._ended = self._until_close = False
+        self._ended = self._parsed = self._until_close = False
         self._length = self._coding = None
         self._fed = self._barren = self._interim = 0
         self._headers = []
@@ -172,8 +173,8 @@ class UpstreamConnection(asyncio.Protocol):
             # It was lost while its taker waited for something else.
             asyncio.get_running_loop().call_soon(self._fail, "upstream-broke-off")
             return
-        # A new one for each answer: nothing that it kept of the last can reach this one.
-        self._parser = httptools.HttpResponseParser(self)
+        if self._parser is None:
+            self._parser = httptools.HttpResponseParser(self)
         if body is not NO_BODY:
             self._uploading = True
             self._chunks = body is CHUNKED
@@ -295,10 +296,6 @@ class UpstreamConnection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         """Keep a header; a trailer is dropped."""
         if self._in_head:
-            name = name.lower()
-            value = value.rstrip()
-            if name in _FRAMING:
-                self._note_framing(name, value)
             self._headers.append((name, value))
 
     def on_headers_complete(self) -> None:
@@ -311,7 +308,7 @@ class UpstreamConnection(asyncio.Protocol):
             self._read_over(status)
             return
         version = parser.get_http_version()
-        headers = self._headers
+        headers = self._finished_headers()
         if status > _LAST_STATUS or version not in _VERSIONS or len(headers) > _MAX_LINES:
             raise _MalformedError
         if self._fed > _MAX_LINE and any(len(name) + len(value) > _MAX_LINE for name, value in headers):
@@ -349,7 +346,7 @@ class UpstreamConnection(asyncio.Protocol):
     def on_message_complete(self) -> None:
         """Note the end; it is handed on when the parser has returned, and with it what follows."""
         if not self._in_head:
-            self._ended = True
+            self._ended = self._parsed = True
 
     # --- what it comes to ---
 
@@ -379,6 +376,13 @@ class UpstreamConnection(asyncio.Protocol):
         if self._in_head:
             raise _MalformedError
         parser.feed_data(view[room:])
+
+    def _finished_headers(self) -> Headers:
+        headers = [(name.lower(), value.rstrip()) for name, value in self._headers]
+        for name, value in headers:
+            if name in _FRAMING:
+                self._note_framing(name, value)
+        return headers
 
     def _note_framing(self, name: bytes, value: bytes) -> None:
         if name == b"content-length":
@@ -418,6 +422,8 @@ class UpstreamConnection(asyncio.Protocol):
         if self._keep and not self._uploading and not self._until_close:
             self.resume()
             self.used = True
+            if self._head_only or not self._parsed:
+                self._parser = None  # it still waits for the body that its head announced
             self._owner.release(self)
         else:
             self.close()
