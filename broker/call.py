@@ -141,8 +141,15 @@ class Calls:
         ``seen`` belongs to the connection that it came over.
         """
         try:
-            name, target = _split(asking.target)
-            run, granted, token = self._identify(name, target, asking.headers, seen)
+            if asking.headers is seen.headers and asking.target is seen.target and seen.found is not None:
+                # The very request that the connection brought before.
+                name, target, token = seen.profile, seen.rest, seen.found
+            else:
+                name, target = _split(asking.target)
+                token = find(target, asking.headers)
+                seen.headers, seen.target = asking.headers, asking.target
+                seen.profile, seen.rest, seen.found = name, target, token
+            run, granted = self._identify(name, token, seen)
         except ProblemError as problem:
             self.recorder.refused("", problem.code)
             asking.refuse(problem)
@@ -153,19 +160,18 @@ class Calls:
         """Make a call of a run that is known; ``token`` is the run token where it stands in the call itself."""
         Call(self, run, granted, asking).start(target, token)
 
-    def _identify(self, name: str, target: bytes, headers: Headers, seen: Seen) -> tuple[Run, RunProfile, Found]:
-        """Return whose call it is, and the run token as it stands in it.
+    def _identify(self, name: str, token: Found, seen: Seen) -> tuple[Run, RunProfile]:
+        """Return whose call it is.
 
-        Errors: ``ProblemError``: ``run-token-...``, ``profile-not-granted``.
+        Errors: ``ProblemError``: ``run-token-invalid``, ``profile-not-granted``.
         """
-        token = find(target, headers)
         run = token.run(self.runs.by_digest, seen)
         granted = run.profiles.get(name)
         if granted is None:
             run.check(self.clock)
             run.trace.denied("profile-not-granted")
             raise ProblemError("profile-not-granted")
-        return run, granted, token
+        return run, granted
 
 
 class Call:

@@ -43,14 +43,22 @@ _MAX_BASIC: Final = 8192
 
 
 class Seen:
-    """The last token that opened a run over one connection, and its digest: nearly every call has the same again."""
+    """What one connection brought last: the token that opened a run, and its digest; and what stood where in a request.
 
-    __slots__ = ("digest", "token")
+    Nearly every call has the same token again, and many are the same request.
+    """
+
+    __slots__ = ("digest", "found", "headers", "profile", "rest", "target", "token")
 
     def __init__(self) -> None:
-        """Begin with none."""
+        """Begin with nothing."""
         self.token = b""
         self.digest = b""
+        self.headers: Headers = ()
+        self.target = b""
+        self.profile = ""
+        self.rest = b""
+        self.found: Found | None = None
 
 
 class Found:

@@ -64,8 +64,11 @@ class Direct(Protocol):
 
     prefix: bytes
 
-    def exchange(self, connection: Connection, method: str, *, new: bool) -> Exchange:
-        """Return the exchange of the request whose head was just read; ``new`` says HTTP/1.1. It must not raise."""
+    def exchange(self, connection: Connection, method: str, *, new: bool, keep_alive: bool) -> Exchange:
+        """Return the exchange of the request whose head was just read. It must not raise.
+
+        ``new`` says HTTP/1.1; ``keep_alive`` that the client may send another request after it.
+        """
         ...
 
 

@@ -13,6 +13,7 @@ the other end of a Unix socket, and stock uvicorn takes megabytes of headers and
 - When the group is full, a new connection takes the place of the one that has waited longest without an active
   request (:meth:`GroupState.make_room`).
 - Deadlines are looked at by one sweep over all connections (:meth:`Protocol.sweep`), not by a timer a request.
+- The same bytes again, after a request without a body, are the same request: they are not read a second time.
 - Targets that begin as the group's ``direct`` says are answered here, without an ASGI application; all others by it.
 
 Overridden internals of uvicorn are pinned by ``tests/config/test_server_pin.py``.
@@ -30,6 +31,7 @@ import urllib.parse
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from hmac import compare_digest
 from typing import Any, Final
 
 import httptools
@@ -48,6 +50,8 @@ _NEVER: Final = float("inf")
 #: After a refusal: for how long and how much is still read, so that a client in the middle of sending gets to see it.
 _LINGER_S: Final = 2.0
 _LINGER_BYTES: Final = 1024 * 1024
+#: A longer request is not remembered.
+_REMEMBERED_BYTES: Final = 2048
 #: How much of a direct answer may wait for its client before the answer is held up.
 _WRITE_BUFFER: Final = 128 * 1024
 #: How many connections beyond the limit are told that there is no room; further ones are dropped without a word.
@@ -62,6 +66,14 @@ Waiting = tuple[bool, float, int]
 
 _ALLOW: Final = (b"allow", b"GET, HEAD, POST, PUT, PATCH, DELETE")
 _ASGI: Final = {"version": "3.0", "spec_version": "2.4"}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Repeat:
+    """A request without a body that came in one piece: its bytes, and its method. The rest is in the connection."""
+
+    data: bytes
+    method: str
 
 
 @dataclass(slots=True, eq=False)
@@ -131,6 +143,11 @@ class Protocol(HeadReader):
         self.direct = state.group.direct
         #: What who answers directly remembers of this connection.
         self.memory: Any = None
+        #: How many requests began since nothing was under way; the method of one that could be remembered; the one
+        #: that is.
+        self.begun = 0
+        self.repeatable: str | None = None
+        self.repeat: Repeat | None = None
         self.cycle: Exchange | None = None  # type: ignore[assignment]
         self.active: Exchange | None = None
         self.base_scope: dict[str, Any] = {}
@@ -211,11 +228,21 @@ class Protocol(HeadReader):
                 self.transport.abort()
             return
         if self.phase == IDLE:
+            repeat = self.repeat
+            if repeat is not None and self.active is None and compare_digest(data, repeat.data):
+                self._answer_again(repeat)
+                return
+            self.repeat = None
             self.phase = HEAD
             self.fed = 0
+            self.begun = 0
             self.deadline = self.state.now + self.limits.header_s
         if self.phase == HEAD:
             self.fed += len(data)
+        if self._feed(data) and self.repeatable is not None:
+            self._remember(data)
+
+    def _feed(self, data: bytes) -> bool:
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -225,8 +252,24 @@ class Protocol(HeadReader):
             # llhttp's reasons are fixed phrases: they hold nothing of the request.
             self.refuse(cause if isinstance(cause, ProblemError) else ProblemError("request-malformed", str(error)))
         else:
-            if self.phase == HEAD and self.fed > self.limits.header_bytes:
-                self.refuse(self.too_large())
+            if self.phase != HEAD or self.fed <= self.limits.header_bytes:
+                return True
+            self.refuse(self.too_large())
+        return False
+
+    def _remember(self, data: bytes) -> None:
+        """Remember a request that came alone and as a whole: if the same bytes come next, they are the same request."""
+        if self.phase == IDLE and self.begun == 1 and self.fed == len(data) <= _REMEMBERED_BYTES:
+            self.repeat = Repeat(data, self.repeatable or "")
+        self.repeatable = None
+
+    def _answer_again(self, repeat: Repeat) -> None:
+        """Answer a request whose bytes are those of the last, without reading them: what was read then still stands."""
+        self.deadline = _NEVER
+        if self.direct is not None:
+            self.cycle = self.direct.exchange(self, repeat.method, new=True, keep_alive=True)
+            self.cycle.end_of_request()
+            self._answer(self.cycle)
 
     def sweep(self, now: float) -> None:
         """Close or refuse what is too slow, and what has nobody at the other end."""
@@ -307,6 +350,7 @@ class Protocol(HeadReader):
             raise ProblemError("request-malformed")
         if self.phase != HEAD:
             self.deadline = self.state.now + self.limits.header_s
+        self.begun += 1
         super().on_message_begin()
 
     def begin(self, version: str, method: bytes) -> None:
@@ -314,14 +358,18 @@ class Protocol(HeadReader):
         if len(self.pipeline) >= self.limits.max_pipelined:
             raise ProblemError("too-many-requests", "too many requests wait on this connection", retry_after=1)
         new = version == "1.1"
+        keep_alive = new and self.parser.should_keep_alive()
         if self.body_length != 0:
             self.phase = BODY
             self.deadline = self.state.now + self.limits.body_idle_s
         direct = self.direct
         if direct is not None and self.url.startswith(direct.prefix):
-            exchange = direct.exchange(self, method.decode("ascii"), new=new)
+            name = method.decode("ascii")
+            exchange = direct.exchange(self, name, new=new, keep_alive=keep_alive)
+            if keep_alive and self.body_length == 0:
+                self.repeatable = name
         else:
-            exchange = self._cycle(version, method, new=new)
+            exchange = self._cycle(version, method, keep_alive=keep_alive)
         self.cycle = exchange
         if self.active is not None:
             self.flow.pause_reading()
@@ -330,7 +378,7 @@ class Protocol(HeadReader):
             self._answer(exchange)
         # A request without a body is answered once it is complete, which it is in the same breath.
 
-    def _cycle(self, version: str, method: bytes, *, new: bool) -> Cycle:
+    def _cycle(self, version: str, method: bytes, *, keep_alive: bool) -> Cycle:
         raw_path, _, query = self.url.partition(b"?")
         path = raw_path.decode("ascii")
         scope = self.base_scope.copy()
@@ -341,7 +389,7 @@ class Protocol(HeadReader):
         scope["raw_path"] = raw_path
         scope["query_string"] = query
         scope["body_length"] = self.body_length
-        if not new:
+        if version != "1.1":
             scope["http_version"] = version
         return Cycle(
             scope,
@@ -349,8 +397,8 @@ class Protocol(HeadReader):
             self.flow,
             by=self.group.by,
             default_headers=self.server_state.default_headers,
-            expect_100_continue=self.expects_continue(new=new),
-            keep_alive=new and self.parser.should_keep_alive(),
+            expect_100_continue=self.expects_continue(new=version == "1.1"),
+            keep_alive=keep_alive,
             on_response=self.on_response_complete,
             run=self._run_cycle,
         )

@@ -46,7 +46,7 @@ class CallExchange(Exchange):
     early: list[bytes] | None = None
     begun: asyncio.Future[None] | None = None
 
-    def __init__(self, calls: Calls, connection: Protocol, method: str, *, new: bool) -> None:
+    def __init__(self, calls: Calls, connection: Protocol, method: str, *, new: bool, keep_alive: bool) -> None:
         """Take the request whose head the connection has just read; ``new`` says HTTP/1.1."""
         self.calls = calls
         self.connection = connection
@@ -56,7 +56,7 @@ class CallExchange(Exchange):
         self.headers: Headers = connection.headers
         self.length = connection.body_length
         self.new = new
-        self.keep_alive: bool = new and connection.parser.should_keep_alive()
+        self.keep_alive = keep_alive
         if connection.expect_100_continue:
             self.waiting_for_100_continue = connection.expects_continue(new=new)
 
@@ -254,6 +254,6 @@ class CallsOnTheWire:
         """Take the data path."""
         self._calls = calls
 
-    def exchange(self, connection: Protocol, method: str, *, new: bool) -> CallExchange:
+    def exchange(self, connection: Protocol, method: str, *, new: bool, keep_alive: bool) -> CallExchange:
         """Return the exchange of the request whose head was just read."""
-        return CallExchange(self._calls, connection, method, new=new)
+        return CallExchange(self._calls, connection, method, new=new, keep_alive=keep_alive)
