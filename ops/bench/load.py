@@ -78,11 +78,13 @@ def send(stack: stacks.Stack, profile: str, load: Load, tokens: Sequence[str], *
     spent = cpu_seconds(stack.pid) - before if stack.pid else math.nan
     out = done.stdout
     made = int(_find(r"(\d+) requests in", out))
+    if not made:
+        raise SystemExit(f"{stack.name} answered no call in {seconds:g} s")
     refused = re.search(r"Non-2xx or 3xx responses: (\d+)", out)
     broken = re.search(r"Socket errors: connect (\d+), read (\d+), write (\d+), timeout (\d+)", out)
     return Sample(
         calls=made,
-        cpu_us=spent / max(1, made) * 1e6,
+        cpu_us=spent / made * 1e6,
         per_second=float(_find(r"Requests/sec:\s+([\d.]+)", out)),
         p50_ms=_milliseconds(_find(r"50%\s+([\d.]+[a-z]+)", out)),
         p99_ms=_milliseconds(_find(r"99%\s+([\d.]+[a-z]+)", out)),

@@ -45,6 +45,4 @@ def _made(stack: stacks.Stack, calls: int) -> tuple[int, int]:
         while made < calls:
             sample = send(stack, "bench", _LOAD, tokens, seconds=_BURST_S)
             made, failed = made + sample.calls, failed + sample.failed
-            if not sample.calls:
-                raise SystemExit("the broker answers no calls")
     return made, failed

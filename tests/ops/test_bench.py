@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import os
 import re
 import subprocess
+import time
 
 import pytest
 
 from config.grants import parse_grants
 from ops.bench import calls, stacks, upstreams
 from ops.bench.load import Load, Sample
-from ops.bench.processes import tool
+from ops.bench.processes import cpu_seconds, tool
 from ops.bench.scenarios import SCENARIOS
 from ops.bench.targets import Outcome
 
@@ -65,6 +67,12 @@ def test_the_profiles_load_and_lead_to_every_path_that_is_sent():
             if name == "broker":
                 allowed = {rule.text for rule in grants.profiles[profile].allow}
                 assert f"{scenario.load.method} {path}" in allowed
+
+
+def test_the_cpu_time_of_a_process_is_exact():
+    before = time.process_time()
+    read = cpu_seconds(os.getpid())
+    assert before <= read <= time.process_time()
 
 
 def test_the_large_answer_is_json_of_64_kib():
