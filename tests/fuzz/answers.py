@@ -25,6 +25,7 @@ OK = b"HTTP/1.1 200 OK\r\n"
 SEEDS = [
     b"GET\n" + OK + b"Content-Length: 5\r\n\r\nhello",
     b"GET\n" + OK + b"Transfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2;x=y\r\nde\r\n0\r\nX-Trailer: a\r\n\r\n",
+    b"GET\n" + OK + b"Transfer-Encoding: chunked\r\n\r\n0\r\nTransfer-Encoding: x\r\nContent-Length: 9\r\n\r\n",
     b"GET\n" + OK + b"\r\nuntil the end",
     b"GET\n" + OK + b"Content-Length: 5\r\n\r\nhel",
     b"GET\n" + OK + b"Content-Length: 5\r\n\r\nhello" + OK + b"Content-Length: 0\r\n\r\n",
@@ -109,6 +110,8 @@ TOKENS = [
 ]
 REASON = re.compile(rb"HTTP/1\.[01] [0-9]{3} [^\r\n]*")
 EMPTY = re.compile(rb"\r\n\r\n[\r\n]+(?=HTTP/1)")
+TRAILERS = re.compile(rb"\r\n0+(?:;[^\r\n]*)?\r\n(?:[^\r\n]+\r\n)+")
+FRAMING = re.compile(rb"(?i)(?<=\n)[tc](?=ransfer-encoding:|ontent-length:)")
 CONTROL = re.compile(rb"[\x00-\x08\x0b-\x1f\x7f]")
 #: What the connection has carried before, so that it is not a fresh one.
 BEFORE = OK + b"Content-Length: 0\r\n\r\n"
@@ -208,8 +211,9 @@ def one_input(data: bytes) -> None:
     if method not in (b"GET", b"HEAD", b"POST"):
         return
     # What llhttp takes and h11 does not, without harm: a reason phrase, which is not passed on, with any byte but a
-    # line's end in it; empty lines before a head.
+    # line's end in it; empty lines before a head; trailers, which are dropped, of any name.
     sent = REASON.sub(lambda line: CONTROL.sub(b"x", line[0]), EMPTY.sub(b"\r\n\r\n", sent))
+    sent = TRAILERS.sub(lambda trailers: FRAMING.sub(b"x", trailers[0]), sent)
     whole = by_us(method, [sent])
     expected = by_h11(method, sent)
     if whole.end == "complete":

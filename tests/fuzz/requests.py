@@ -57,6 +57,7 @@ SEEDS = [
     b"POST /p/late HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n" + b"1\r\na\r\n" * 40 + b"0\r\n\r\n" + CALL,
     b"PUT /p/early HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nab" + CALL,
     b"PUT /p/early HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\n",
+    b"PUT /p/early HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\n\r\n" + CALL,
     b"GET /p/a HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n",
     b"GET /p/a HTTP/1.0\r\n" + HOST + CHUNKED + b"\r\n0\r\n\r\n",
     b"POST /p/a HTTP/1.1\r\n" + HOST + b"Content-Length: 0000000000000000003\r\n\r\nabc",
@@ -147,7 +148,8 @@ def check_framing(request: Seen) -> None:
 def is_last(request: Seen) -> bool:
     """Say whether no other request may follow on the connection."""
     headers = dict(request.headers)
-    unread = request.body is None and b"expect" in headers and headers.get(b"content-length") != b"0"
+    has_body = b"transfer-encoding" in headers or int(headers.get(b"content-length", b"0")) > 0
+    unread = request.body is None and b"expect" in headers and has_body
     return request.version == b"1.0" or headers.get(b"connection") == b"close" or unread
 
 
