@@ -8,6 +8,7 @@ are, or the call is refused. What does not change from call to call is put toget
 from __future__ import annotations
 
 import re
+from base64 import b64decode
 from typing import TYPE_CHECKING, Final
 
 from broker.scrub import Needles
@@ -97,18 +98,20 @@ class Dressed:
         self._lease = lease
         self.passes = prepared.passes
         added = prepared.fixed
-        self.needles: Needles | None = None
-        if lease is not None and prepared.scrub != "off":
-            self.needles = Needles.of(lease.credential)
+        scrubbing = lease is not None and prepared.scrub != "off"
+        if scrubbing:
             self.passes -= _NOT_WHILE_SCRUBBING
             added = [*(header for header in added if header[0] not in _NOT_WHILE_SCRUBBING), _IDENTITY]
         self._added = added
+        attached: Headers = []
         #: The lines that every call has, when what is attached does not depend on the call.
         self._constant: bytes | None = None
         if lease is not None and getattr(prepared.placement, "constant", False):
             added, _ = prepared.placement.place(added, b"/", lease.credential)
             self.passes -= {name for name, _ in added}
-        elif lease is not None:
+            attached = [header for header in added if header not in self._added]
+        self.needles = Needles.of(lease.credential, _whole(attached)) if lease is not None and scrubbing else None
+        if lease is not None and not attached:
             return
         self._constant = b"\r\nhost: %b\r\n%b" % (prepared.origin.authority, _lines(added))
 
@@ -141,6 +144,17 @@ class Dressed:
         if not _SENDABLE_TARGET.fullmatch(target):
             raise ProblemError("credential-unusable", "the credential cannot stand in a target")
         return target, [], b"\r\nhost: %b\r\n%b" % (prepared.origin.authority, _lines(headers))
+
+
+def _whole(attached: Headers) -> list[bytes]:
+    """Return what is attached as it stands in the headers, and the pair of user and secret that it may encode."""
+    found = []
+    for _, value in attached:
+        word = value.rpartition(b" ")[2]
+        found.append(word)
+        if value[:6].lower() == b"basic ":
+            found.append(b64decode(word))
+    return found
 
 
 def prepare(granted: RunProfile, egress: Egress, placements: Registry) -> Prepared:
