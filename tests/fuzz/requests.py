@@ -68,6 +68,7 @@ SEEDS = [
     b"HEAD /a HTTP/1.1\r\n" + HOST + b"X: a\r\n b\r\n\r\n",
     b"GET  /a  HTTP/1.1\r\n" + HOST + b"\r\n" + CALL,
     b"GET /a HTTP/1.1\nHost: a\n\n",
+    b"CONNECT b:443 HTTP/1.1\r\n" + HOST + b"\r\n" + CALL,
     b"GET http://b/a HTTP/1.1\r\n" + HOST + b"\r\n",
     b"GET /a HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: Upgrade\r\n\r\n" + GET,
     b"GET /a\r\n\r\n",
@@ -337,7 +338,7 @@ def one_by_h11(data: bytes) -> tuple[Seen | None, bytes | None]:
         elif isinstance(event, h11.Data):
             body += event.data
         elif isinstance(event, h11.EndOfMessage):
-            connection.send(h11.Response(status_code=200, headers=[(b"content-length", b"0")]))
+            connection.send(h11.Response(status_code=400, headers=[(b"content-length", b"0")]))
             connection.send(h11.EndOfMessage())
             goes_on = (connection.our_state, connection.their_state) == (h11.DONE, h11.DONE)
             return head_of(request, None if early else body), connection.trailing_data[0] if goes_on else None
