@@ -53,6 +53,19 @@ SEEDS = [
     b"GET /a HTTP/1.0\r\n" + HOST + b"\r\n" + GET,
     b"GET /a HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n" + GET,
     b"POST /p/a HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc" + CALL,
+    CALL * 3 + GET * 2 + CALL * 2,
+    CALL * 2
+    + b"HEAD /p/a HTTP/1.1\r\n"
+    + HOST
+    + b"\r\n"
+    + CALL * 2
+    + b"POST /p/a HTTP/1.1\r\n"
+    + HOST
+    + b"\r\n"
+    + CALL,
+    CALL * 2 + b"POST /p/a HTTP/1.1\r\n" + HOST + b"Content-Length: %d\r\n\r\n" % len(CALL) + CALL * 3,
+    (b"GET /p/early HTTP/1.1\r\n" + HOST + b"X: y\r\n\r\n") * 3 + CALL,
+    (b"GET /p/a HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n") * 2,
     b"POST /p/late HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\n" + CALL,
     b"POST /p/late HTTP/1.1\r\n" + HOST + CHUNKED + b"\r\n" + b"1\r\na\r\n" * 40 + b"0\r\n\r\n" + CALL,
     b"PUT /p/early HTTP/1.1\r\n" + HOST + b"Expect: 100-continue\r\nContent-Length: 2\r\n\r\nab" + CALL,
@@ -160,7 +173,7 @@ def settled(seen: list[Seen]) -> list[Seen]:
 
 
 def ways_to_split(data: bytes) -> list[tuple[list[bytes], bool]]:
-    """Return the bytes one by one, the lines, and pieces at places that depend on all of the input.
+    """Return the bytes one by one, the lines, the heads, and pieces at places that depend on all of the input.
 
     With each: whether the application gets its turn after every piece.
     """
@@ -169,7 +182,8 @@ def ways_to_split(data: bytes) -> list[tuple[list[bytes], bool]]:
     some = [data[start:end] for start, end in itertools.pairwise(cuts)]
     each = [data[at : at + 1] for at in range(len(data))]
     lines = re.findall(rb"[^\n]*\n|[^\n]+", data)
-    return [(each, False), (each, True), (lines, True), (some, False), (some, True)]
+    heads = re.findall(rb"(?s).*?\r\n\r\n|.+", data)
+    return [(each, False), (each, True), (lines, True), (heads, False), (heads, True), (some, False), (some, True)]
 
 
 def by_us(pieces: list[bytes], *, turns: bool) -> list[Seen]:
