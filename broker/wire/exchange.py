@@ -161,6 +161,8 @@ class CallExchange(Exchange):
             return
         if self.ended:
             self.call.body_end()
+        elif self.held:
+            return
         self.connection.flow.resume_reading()
 
     def begin(self, status: int, headers: Headers, length: int | None, *, bodiless: bool) -> None:
