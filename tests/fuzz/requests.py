@@ -3,8 +3,8 @@
 An input is all that a client sends on one connection. h11 reads the same bytes: of the requests that it reads, the
 first ones are answered (the rest is refused), each with the same method, target, header lines and body. How the bytes
 are split changes nothing. Targets of calls (``/p/``) are answered within the connection, as the broker does, all others
-by an application. Those with ``early`` in them are answered before their body is read; calls with ``late`` in them want
-their body only after a while.
+by an application. Those with ``early`` in them are answered before their body is read; calls with ``late`` in them only
+after a while.
 """
 
 from __future__ import annotations
@@ -54,6 +54,10 @@ SEEDS = [
     b"GET /a HTTP/1.1\r\n" + HOST + b"Connection: close\r\n\r\n" + GET,
     b"POST /p/a HTTP/1.1\r\n" + HOST + b"Content-Length: 3\r\n\r\nabc" + CALL,
     CALL * 3 + GET * 2 + CALL * 2,
+    CALL * 6,
+    CALL * 2 + b"GET /p/a HTTP/1.1\r\n" + HOST + b"X: y\r\n\r\n" + CALL,
+    CALL + b"\r\n\r\n" + CALL,
+    b"GET /p/late HTTP/1.1\r\n" + HOST + b"\r\n" + b"GET /p/late HTTP/1.1\r\n" + HOST + b"\r\n" + CALL * 2,
     CALL * 2
     + b"HEAD /p/a HTTP/1.1\r\n"
     + HOST
@@ -183,7 +187,9 @@ def ways_to_split(data: bytes) -> list[tuple[list[bytes], bool]]:
     each = [data[at : at + 1] for at in range(len(data))]
     lines = re.findall(rb"[^\n]*\n|[^\n]+", data)
     heads = re.findall(rb"(?s).*?\r\n\r\n|.+", data)
-    return [(each, False), (each, True), (lines, True), (heads, False), (heads, True), (some, False), (some, True)]
+    pairs = [b"".join(heads[at : at + 2]) for at in range(0, len(heads), 2)]
+    apart = [(each, False), (lines, True), (heads, False), (some, False)]
+    return [*apart, (each, True), (heads, True), (pairs, True), (some, True)]
 
 
 def by_us(pieces: list[bytes], *, turns: bool) -> list[Seen]:
@@ -247,7 +253,7 @@ class Answering:
         asking.call = call = AnsweredCall(asking, self.seen)
         if b"early" in asking.target:
             call.answer(None)
-        elif asking.length == 0:
+        elif asking.length == 0 and b"late" not in asking.target:
             call.answer(b"")
         elif b"late" in asking.target:
             call.task = self.loop.create_task(call.wait())
@@ -268,7 +274,8 @@ class AnsweredCall:
         self.held = False
 
     async def wait(self) -> None:
-        await self.asking.body_begun()
+        if self.asking.length != 0:
+            await self.asking.body_begun()
         self.task = None
         if not self.over:
             self.asking.want_body()
