@@ -9,7 +9,6 @@ carries the requests to the minter.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import socket
 import ssl
@@ -65,8 +64,13 @@ class Addresses:
         asking = self._asking.get(key)
         if asking is None:
             asking = self._asking[key] = asyncio.create_task(self._ask(key))
-        # Who gives up leaves the others their answer.
-        return await asyncio.shield(asking)
+        try:
+            # Who gives up leaves the others their answer.
+            return await asyncio.shield(asking)
+        except asyncio.CancelledError:
+            if asking.cancelled():  # by close(), which is not for the caller's task to end with
+                raise ConnectionAbortedError from None
+            raise
 
     async def _ask(self, key: tuple[str, int]) -> list[str]:
         try:
@@ -114,17 +118,12 @@ class Dialler:
             )
         except (RuntimeError, ValueError) as error:  # as uvloop has it, and where there is no address at all
             raise ConnectionError(type(error).__name__) from None
-        try:
-            _, connection = await loop.create_connection(
-                lambda: UpstreamConnection(owner),
-                sock=sock,
-                ssl=self._tls,
-                server_hostname=self._host if self._tls is not None else None,
-            )
-        except BaseException:
-            with contextlib.suppress(OSError):
-                sock.close()
-            raise
+        _, connection = await loop.create_connection(
+            lambda: UpstreamConnection(owner),
+            sock=sock,
+            ssl=self._tls,
+            server_hostname=self._host if self._tls is not None else None,
+        )
         return connection
 
 

@@ -180,6 +180,21 @@ async def test_who_asks_for_a_name_at_once_shares_the_answer_and_giving_up_spoil
         await egress.close()
 
 
+async def test_closing_ends_a_look_up_and_who_waits_for_it():
+    asked = asyncio.Event()
+
+    async def never(_host, _port):
+        asked.set()
+        await asyncio.Event().wait()
+
+    egress = Egress(UpstreamSettings(connect_timeout=60.0), resolve=never)
+    asking = asyncio.create_task(get(egress, "https://slow.test"))
+    await asked.wait()
+    await egress.close()
+    with pytest.raises(ProblemError, match="upstream-unreachable"):
+        await asyncio.wait_for(asking, 5)
+
+
 async def test_a_failed_look_up_is_not_kept():
     fails = True
 
@@ -206,6 +221,37 @@ async def test_the_next_address_is_dialled_when_the_first_does_not_answer(names)
         with pytest.raises(ProblemError, match="upstream-unreachable"):
             await get(Egress(UpstreamSettings(), resolve=names), f"http://localhost:{api.port}")
         await egress.close()
+
+
+async def test_the_next_address_is_dialled_beside_one_that_is_silent(names):
+    """A full backlog: the system drops what asks for a connection without a word."""
+    async with recording(host="127.0.0.2") as api, contextlib.AsyncExitStack() as stack:
+        silent = stack.enter_context(socket.socket())
+        silent.bind(("127.0.0.1", api.port))
+        silent.listen(0)
+        for _ in range(8):
+            filling = stack.enter_context(socket.socket())
+            filling.setblocking(False)
+            filling.connect_ex(("127.0.0.1", api.port))
+        names.answers["localhost"] = [["127.0.0.1", "127.0.0.2"]]
+        egress = Egress(UpstreamSettings(connect_timeout=3.0), resolve=names)
+        assert await get(egress, f"http://localhost:{api.port}") == b'{"ok":true}'
+        await egress.close()
+
+
+async def test_the_port_is_the_schemes_own_where_none_is_written():
+    asked = []
+
+    async def resolve(host, port):
+        asked.append((host, port))
+        raise OSError
+
+    egress = Egress(UpstreamSettings(), resolve=resolve)
+    for url in ("http://a.test", "https://a.test", "https://a.test:8443"):
+        with pytest.raises(ProblemError, match="upstream-unreachable"):
+            await get(egress, url)
+    assert asked == [("a.test", 80), ("a.test", 443), ("a.test", 8443)]
+    await egress.close()
 
 
 async def test_a_name_that_does_not_resolve_or_a_port_that_is_shut_is_unreachable():
@@ -260,6 +306,19 @@ async def tls_get(ca, names, tmp_path, *, certificate: str, called: str, trusted
 
 async def test_tls_is_verified_against_the_file_of_the_settings(ca, names, tmp_path):
     assert await tls_get(ca, names, tmp_path, certificate="localhost", called="localhost") == b'{"ok":true}'
+
+
+async def test_no_other_protocol_than_http_1_1_is_agreed_on(ca, names, tmp_path):
+    ca.cert_pem.write_to_path(str(tmp_path / "ca.pem"))
+    context = server_side(ca, "localhost")
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    names.answers["localhost"] = [["127.0.0.1"]]
+    async with recording(context) as api:
+        egress = Egress(UpstreamSettings(ca_file=str(tmp_path / "ca.pem")), resolve=names)
+        connection = await egress.origin(f"https://localhost:{api.port}", private=False).connect()
+        assert connection._transport.get_extra_info("ssl_object").selected_alpn_protocol() == "http/1.1"
+        connection.abandon()
+        await egress.close()
 
 
 @pytest.mark.parametrize("said", [True, False])
