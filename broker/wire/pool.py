@@ -134,6 +134,8 @@ class Origin:
 
     def release(self, connection: UpstreamConnection) -> None:
         """Take a connection back: the first who waits gets it."""
+        if connection.closed:
+            return
         first = self._first_waiter() if self._waiters else None
         if (first is None and self._keep_alive_s <= 0) or (first is not None and first[1]):
             connection.close()  # its place is given on

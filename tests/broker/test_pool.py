@@ -287,6 +287,14 @@ async def test_a_connection_that_is_lost_on_its_way_to_one_who_waits_is_replaced
         assert (got is not connection, got.closed, w.origin._places) == (True, False, 1)
 
 
+async def test_a_connection_that_is_closed_when_it_comes_back_is_not_kept():
+    async with world() as w:
+        connection = await w.origin.connect()
+        connection.close()
+        w.origin.release(connection)
+        assert (w.origin.idle(), w.origin._places) == (None, 0)
+
+
 async def test_many_calls_at_once_share_few_connections():
     async with world(max_connections=3) as w:
         bodies = await asyncio.gather(*(w.ask(b"/%d" % number) for number in range(60)))
