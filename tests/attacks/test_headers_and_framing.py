@@ -47,7 +47,9 @@ def test_of_the_codes_own_credentials_none_reaches_the_api(house, upstream):
     own = [("x-api-key", "dummy"), ("X_Api_Key", "dummy"), ("Cookie", "a=b"), ("Api-Key", "dummy")]
     assert house.call(run, "GET", "/v1/items", profile="items", headers=own).status == 200
     [request] = upstream.requests
-    assert sorted(name.lower() for name, _ in request.headers) == [b"authorization", b"host", b"user-agent"]
+    names = sorted(name.lower() for name, _ in request.headers)
+    assert names == [b"accept-encoding", b"authorization", b"host", b"user-agent"]
+    assert request.values(b"accept-encoding") == [b"identity"]
     assert request.values(b"authorization") == [f"Bearer {house.secret}".encode()]
     assert b"dummy" not in upstream.received
 
@@ -103,7 +105,7 @@ def test_headers_that_connection_names_end_at_the_broker(house, upstream):
     assert house.call(run, "GET", "/v1/items", profile="items", headers=hop).status == 200
     [request] = upstream.requests
     names = {name.lower() for name, _ in request.headers}
-    assert names <= {b"authorization", b"host", b"user-agent", b"accept"}
+    assert names <= {b"authorization", b"host", b"user-agent", b"accept", b"accept-encoding"}
     assert request.values(b"authorization") == [f"Bearer {house.secret}".encode()]
 
 

@@ -165,9 +165,8 @@ def test_an_api_that_is_not_there_is_one_502_in_fixed_words(house):
         (b"200 OK\r\nETag: a\x0b", 502, None),
         (b"200 evil=1\rX: y", 502, None),
         (b"200 evil=1\x00", 200, None),
-        # Both of these HTTP lets a recipient take (RFC 9112, 2.2 and 5.2): what counts is where the line ends here.
-        (b"200 OK\r\nETag: a\nSet-Cookie: evil=1", 200, "a"),
-        (b"200 OK\r\nETag: a\r\n\tSet-Cookie: evil=1", 200, "a\tSet-Cookie: evil=1"),
+        (b"200 OK\r\nETag: a\nSet-Cookie: evil=1", 502, None),
+        (b"200 OK\r\nETag: a\r\n\tSet-Cookie: evil=1", 502, None),
     ],
     ids=[
         "CR in a value",
