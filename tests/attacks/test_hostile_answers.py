@@ -228,6 +228,7 @@ def test_bytes_behind_an_answer_reach_no_call(house, api, run, status):
         seen = call(house, run, "GET", EVIL)
         assert (seen.status, seen.body, seen.complete) == (int(status), body, True)
         healthy(house, run)
+    assert len(api.carriers) == 4  # one for each hostile answer, which the calls before it had used
 
 
 @pytest.mark.parametrize("status", [b"204", b"304"])
@@ -536,19 +537,21 @@ def test_a_head_that_is_too_large_is_cut_as_it_arrives(house, api, run, flood):
     "piece", [b"5;" + b"x" * 65536, b"5\r\nhello\r\n0\r\n" + b"X-Many: 1\r\n" * 6000], ids=["extension", "trailers"]
 )
 def test_what_comes_beside_chunks_is_cut_when_it_never_ends(house, api, run, piece):
+    """As it arrives, and not only when time is up: each piece of it comes soon after the last."""
     cut = threading.Event()
 
     def answer(peer, _request):
         with contextlib.suppress(OSError):
             peer.send(chunked(piece))
-            while True:
-                peer.send(piece.rpartition(b"0\r\n")[2][-60_000:])
+            peer.drip(piece.rpartition(b"0\r\n")[2] * 1000, 60_000)
+            peer.drip(b"x" * 1000, pause_s=TIMEOUT_S / 10)
         cut.set()
 
     api.on(EVIL.encode(), answer)
-    before = resident(house)
+    before, began = resident(house), time.monotonic()
     seen = call(house, run, "GET", EVIL)
     assert seen.code in (CUT, MALFORMED)
+    assert time.monotonic() - began < TIMEOUT_S
     assert cut.wait(10)
     assert resident(house) - before < 16 * MIB
     healthy(house, run)
@@ -581,6 +584,13 @@ def test_an_interim_answer_that_nobody_asked_for_is_read_over(house, api, run, i
         seen = call(house, run, "GET", EVIL)
         assert (seen.status, seen.body, seen.values("x-many"), seen.values("link")) == (200, b"hello", ["late"], [])
     assert len(api.carriers) == 1
+
+
+def test_more_interim_answers_than_anybody_sends_are_no_answer(house, api, run):
+    for number, status in ((16, 200), (17, 502)):
+        api.on(EVIL.encode(), says(b"HTTP/1.1 103 Early\r\n\r\n" * number + whole(b"hello")))
+        assert call(house, run, "GET", EVIL).status == status
+    healthy(house, run)
 
 
 @pytest.mark.parametrize("begin", [b"", b"HTTP/1.1 20", b"HTTP/1.1 200 OK\r\nETag: "])
