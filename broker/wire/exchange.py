@@ -9,10 +9,12 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+import structlog
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from broker.call import GONE, PREFIX
 from broker.identify import Seen
+from config.asgi import describe
 from config.http_exchange import Exchange, reset
 from config.routes import METHODS
 
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from broker.heads import Headers
     from config.http_protocol import Protocol
     from config.problems import ProblemError
+
+log = structlog.get_logger("broker.wire")
 
 _ALLOW: Final = (b"allow", ", ".join(METHODS).encode())
 #: A larger piece is not copied to be written together with what stands around it.
@@ -67,7 +71,16 @@ class CallExchange(Exchange):
         seen = self.connection.memory
         if seen is None:
             seen = self.connection.memory = Seen()
-        self.calls.ask(self, seen)
+        try:
+            self.calls.ask(self, seen)
+        except Exception as error:  # noqa: BLE001 - the parser would hold it, and the code would wait for ever
+            self._broken(describe(error, log))
+
+    def _broken(self, problem: ProblemError) -> None:
+        if self.response_started:
+            self.break_off(problem)
+        else:
+            self.refuse(problem)
 
     def feed(self, body: bytes) -> None:
         """Hand a piece of the body on, or keep it until it is wanted."""

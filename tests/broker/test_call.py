@@ -581,3 +581,17 @@ async def test_neither_the_credential_nor_the_run_token_shows_in_logs_traces_or_
     for text in shown:
         for secret in (KEY, w.token, "mbk_of-this-broker"):
             assert secret not in text
+
+
+async def test_a_mistake_of_ours_before_the_call_begins_is_500_and_the_connection_goes_on(w: World):
+    class Broken:
+        def by_digest(self, _digest: bytes) -> None:
+            raise ZeroDivisionError
+
+    runs, w.endpoint.runs = w.endpoint.runs, Broken()
+    code = await w.connect()
+    await code.send(w.request())
+    assert (await code.reply()).code == "internal-error"
+    w.endpoint.runs = runs
+    await code.send(w.request())
+    assert (await code.reply()).status == 200
