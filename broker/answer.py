@@ -8,7 +8,7 @@ an answer counts what is handed on, opened, and is looked at before anything is:
 from __future__ import annotations
 
 from collections import deque
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from broker.heads import SENDABLE
 from broker.scrub import Decoder, Needles, Stream, decoder_for
@@ -26,14 +26,50 @@ _REFUSALS: Final = frozenset({401, 403})
 _CODING: Final = b"content-encoding"
 
 
-class Passage:
+class Passage(Protocol):
     """What stands between an API's body and the code when it cannot be handed on as it comes."""
+
+    def feed(self, call: Call, piece: bytes) -> None:
+        """Take a piece and hand on what may go. Errors: ``ProblemError``."""
+
+    def end(self, call: Call) -> None:
+        """Take the end of the body, and end the call when all is handed on. Errors: ``ProblemError``."""
+
+    def go_on(self, call: Call) -> None:
+        """Hand on what waited while the code did not keep up, as far as it does now. Errors: ``ProblemError``."""
+
+
+class PlainPassage:
+    """A body as it is."""
+
+    __slots__ = ("_stream",)
+
+    def __init__(self, stream: Stream) -> None:
+        """Take what masks it."""
+        self._stream = stream
+
+    def feed(self, call: Call, piece: bytes) -> None:
+        """Hand on what may go."""
+        call.count_back(len(piece))
+        call.hand_on(self._stream.feed(piece))
+
+    def end(self, call: Call) -> None:
+        """Hand on the rest."""
+        call.hand_on(self._stream.finish())
+        call.finish()
+
+    def go_on(self, call: Call) -> None:
+        """Do nothing: what came was handed on."""
+
+
+class OpenedPassage:
+    """A body that is compressed: of what comes out no more is made than the code takes."""
 
     __slots__ = ("_decoder", "_ended", "_opening", "_stream", "_waiting")
 
-    def __init__(self, needles: Needles, decoder: Decoder | None, *, refuse: bool) -> None:
-        """Take what must not pass, and what opens the body if it is compressed."""
-        self._stream = Stream(needles, refuse=refuse)
+    def __init__(self, stream: Stream, decoder: Decoder) -> None:
+        """Take what masks it, and what opens it."""
+        self._stream = stream
         self._decoder = decoder
         #: Pieces as they came, while the code does not keep up with what comes out of those before.
         self._waiting: deque[bytes] = deque()
@@ -41,27 +77,22 @@ class Passage:
         self._ended = False
 
     def feed(self, call: Call, piece: bytes) -> None:
-        """Take a piece and hand on what may go. Errors: ``ProblemError``."""
-        if self._decoder is None:
-            call.count_back(len(piece))
-            call.hand_on(self._stream.feed(piece))
-            return
+        """Take a piece, and go on."""
         self._waiting.append(piece)
         self.go_on(call)
 
     def end(self, call: Call) -> None:
-        """Take the end of the body, and end the call when all is handed on. Errors: ``ProblemError``."""
+        """Take the end, and go on."""
         self._ended = True
         self.go_on(call)
 
     def go_on(self, call: Call) -> None:
-        """Hand on what waits, as far as the code keeps up. Errors: ``ProblemError``."""
-        decoder = self._decoder
-        while decoder is not None and not call.held and not call.over:
+        """Open what waits."""
+        while not call.held and not call.over:
             if self._opening is None:
                 if not self._waiting:
                     break
-                self._opening = decoder.feed(self._waiting.popleft())
+                self._opening = self._decoder.feed(self._waiting.popleft())
             opened = next(self._opening, None)
             if opened is None:
                 self._opening = None
@@ -69,8 +100,7 @@ class Passage:
             call.count_back(len(opened))
             call.hand_on(self._stream.feed(opened))
         if self._ended and not call.over and self._opening is None and not self._waiting:
-            if decoder is not None:
-                decoder.finish()
+            self._decoder.finish()
             call.hand_on(self._stream.finish())
             call.finish()
 
@@ -111,7 +141,9 @@ def scrubbed(
         raise ProblemError("credential-reflected")
     if answer.bodiless:
         return masked, answer.length, None
-    decoder = decoder_for(b",".join([value for name, value in answer.headers if name == _CODING]))
+    stream = Stream(needles, refuse=refuse)
+    codings = [value for name, value in answer.headers if name == _CODING]
+    decoder = decoder_for(b",".join(codings)) if codings else None
     if decoder is None:
-        return masked, answer.length, Passage(needles, None, refuse=refuse)
-    return [header for header in masked if header[0] != _CODING], None, Passage(needles, decoder, refuse=refuse)
+        return masked, answer.length, PlainPassage(stream)
+    return [header for header in masked if header[0] != _CODING], None, OpenedPassage(stream, decoder)

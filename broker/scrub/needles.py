@@ -24,7 +24,7 @@ class Needles:
     ``hold`` is one byte less than the longest: so many bytes at the end of a piece may be the beginning of one.
     """
 
-    __slots__ = ("_clues", "_needles", "_short", "_stretches", "hold")
+    __slots__ = ("_clues", "_needles", "_short", "_shortest", "_stretches", "hold")
 
     def __init__(self, needles: Iterable[bytes], *, clues: Iterable[bytes] = (), short: Iterable[bytes] = ()) -> None:
         """Take what is masked wherever it stands.
@@ -39,6 +39,7 @@ class Needles:
         self._clues = tuple(
             one for one in candidates if not any(other in one for other in candidates if other is not one)
         )
+        self._shortest = min(map(len, self._clues), default=0)
         #: What repeats itself could match at every byte of an answer that does: there, all of a stretch is one match.
         self._stretches = {
             one: re.compile(b"%b(?:%b)*+" % (re.escape(one), re.escape(one[-period:])))
@@ -108,9 +109,12 @@ class Needles:
 
     def mask_headers(self, headers: Headers) -> Headers:
         """Mask every value; ``headers`` itself is returned when nothing was there."""
-        # Looked through as one: no needle holds the line break between two.
-        if not self._short and not self.spans(b"\n".join([value for _, value in headers])):
-            return headers
+        if not self._short:
+            shortest = self._shortest
+            long = [value for _, value in headers if len(value) >= shortest]
+            # Looked through as one: no needle holds the line break between two.
+            if not long or not self.spans(b"\n".join(long)):
+                return headers
         result = [(name, self.mask_header(value)) for name, value in headers]
         return headers if result == headers else result
 
