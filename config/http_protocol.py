@@ -68,14 +68,6 @@ _ALLOW: Final = (b"allow", b"GET, HEAD, POST, PUT, PATCH, DELETE")
 _ASGI: Final = {"version": "3.0", "spec_version": "2.4"}
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Repeat:
-    """A request without a body that came in one piece: its bytes, and its method. The rest is in the connection."""
-
-    data: bytes
-    method: str
-
-
 @dataclass(slots=True, eq=False)
 class GroupState:
     """What the connections of one group share. ``now`` is coarse: the sweep sets it.
@@ -143,11 +135,12 @@ class Protocol(HeadReader):
         self.direct = state.group.direct
         #: What who answers directly remembers of this connection.
         self.memory: Any = None
-        #: How many requests began since nothing was under way; the method of one that could be remembered; the one
-        #: that is.
+        #: How many requests began since nothing was under way; the method of one that could be remembered; the bytes of
+        #: the one that is, and its method.
         self.begun = 0
         self.repeatable: str | None = None
-        self.repeat: Repeat | None = None
+        self.repeat = b""
+        self.repeated = ""
         self.cycle: Exchange | None = None  # type: ignore[assignment]
         self.active: Exchange | None = None
         self.base_scope: dict[str, Any] = {}
@@ -228,11 +221,10 @@ class Protocol(HeadReader):
                 self.transport.abort()
             return
         if self.phase == IDLE:
-            repeat = self.repeat
-            if repeat is not None and self.active is None and compare_digest(data, repeat.data):
-                self._answer_again(repeat)
+            if self.repeat and self.active is None and compare_digest(data, self.repeat):
+                self._answer_again()
                 return
-            self.repeat = None
+            self.repeat = b""
             self.phase = HEAD
             self.fed = 0
             self.begun = 0
@@ -260,14 +252,14 @@ class Protocol(HeadReader):
     def _remember(self, data: bytes) -> None:
         """Remember a request that came alone and as a whole: if the same bytes come next, they are the same request."""
         if self.phase == IDLE and self.begun == 1 and self.fed == len(data) <= _REMEMBERED_BYTES:
-            self.repeat = Repeat(data, self.repeatable or "")
+            self.repeat, self.repeated = data, self.repeatable or ""
         self.repeatable = None
 
-    def _answer_again(self, repeat: Repeat) -> None:
+    def _answer_again(self) -> None:
         """Answer a request whose bytes are those of the last, without reading them: what was read then still stands."""
         self.deadline = _NEVER
         if self.direct is not None:
-            self.cycle = self.direct.exchange(self, repeat.method, new=True, keep_alive=True)
+            self.cycle = self.direct.exchange(self, self.repeated, new=True, keep_alive=True)
             self.cycle.end_of_request()
             self._answer(self.cycle)
 
