@@ -6,11 +6,16 @@ all: then it ends, because what the caller agreed to is no longer there.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from broker.run import Run, RunProfile
 from config.grants import Grants, Profile, compile_profile
 from config.match import Matcher
 from config.params import check_params
 from config.problems import ProblemError
+
+if TYPE_CHECKING:
+    from broker.call import Call
 
 
 class Current:
@@ -67,7 +72,7 @@ def narrow(run: Run, current: Current) -> str | None:
 
 
 def _narrow_profile(run: Run, granted: RunProfile, current: Current) -> None:
-    private_before = granted.private_addresses
+    private_before, scrub_before = granted.private_addresses, granted.scrub
     try:
         now = current.for_caller(granted.name, run.caller)
         if granted.current is not None and granted.current[0].digest == now[0].digest:
@@ -80,16 +85,22 @@ def _narrow_profile(run: Run, granted: RunProfile, current: Current) -> None:
     budget.limit = granted.max_calls
     budget.in_hand = max(0, min(budget.in_hand, budget.limit - budget.spent))
     for call in tuple(run.open_calls):
-        if call.granted is granted:
-            if granted.current is None:
-                call.cut("profile-not-granted")
-                continue
-            if private_before and not granted.private_addresses:
-                call.cut("upstream-address-refused")  # where it goes was decided when it began
-            try:
-                rule = granted.current[1].match(call.method, call.target, granted.params).rule
-            except ProblemError as refused:
-                call.cut(refused.code)
-            else:
-                if call.credential and not rule.credential:
-                    call.cut("route-not-granted")
+        if call.granted is granted and (code := _refusal(call, private=private_before, scrub=scrub_before)):
+            call.cut(code)
+
+
+def _refusal(call: Call, *, private: bool, scrub: str) -> str:
+    """Return the code that an open call is cut by now; ``private`` and ``scrub`` are as they were when it began."""
+    granted = call.granted
+    if granted.current is None:
+        return "profile-not-granted"
+    # Where a call goes and whether its answer is looked through was decided when it began.
+    if private and not granted.private_addresses:
+        return "upstream-address-refused"
+    if call.credential and scrub == "off" != granted.scrub:
+        return "profile-not-granted"
+    try:
+        rule = granted.current[1].match(call.method, call.target, granted.params).rule
+    except ProblemError as refused:
+        return refused.code
+    return "route-not-granted" if call.credential and not rule.credential else ""

@@ -80,6 +80,20 @@ async def test_open_calls_are_cut_when_private_addresses_are_refused_from_now_on
     assert call.cut_by == "upstream-address-refused"
 
 
+@pytest.mark.parametrize("scrub", ["mask", "refuse"])
+async def test_open_calls_whose_answer_is_not_scrubbed_are_cut_when_it_must_be_from_now_on(house, scrub):
+    run = await opened(house, scrub="off")
+    call, bare = calling(run, "GET", b"/v1/items"), calling(run, "GET", b"/v1/items")
+    bare.credential = False
+    await house.registry.regrant(current(memory=profile(scrub="off", max_calls=7)))
+    assert call.cut_by == ""
+    await house.registry.regrant(current(memory=profile(scrub=scrub)))
+    assert (call.cut_by, bare.cut_by) == ("profile-not-granted", "")
+    later = calling(run, "GET", b"/v1/items")
+    await house.registry.regrant(current(memory=profile(scrub="off")))
+    assert later.cut_by == ""
+
+
 async def test_a_route_that_is_added_is_for_later_runs_only(house):
     run = await opened(house, allow=["GET /v1/items"])
     await house.registry.regrant(current(memory=profile(allow=["GET /v1/items", "GET /v1/more"])))

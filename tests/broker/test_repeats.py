@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.broker.calling import KEY, World, profile, world
+from tests.broker.calling import KEY, World, eventually, profile, world
 
 
 @pytest.fixture
@@ -116,3 +116,82 @@ async def test_a_head_request_stays_one(w: World):
     for _ in range(3):
         await code.send(w.request("HEAD", "/v1/items"))
         assert (await code.reply(head=True)).header("content-length") == "9"
+
+
+async def test_a_run_whose_time_is_over_is_refused_to_the_same_bytes(w: World):
+    code = await w.connect()
+    for _ in range(2):
+        await code.send(w.request())
+        assert (await code.reply()).status == 200
+    w.clock.advance(899)
+    await code.send(w.request())
+    assert (await code.reply()).status == 200
+    w.clock.advance(1)
+    await code.send(w.request())
+    assert (await code.reply()).code == "run-token-invalid"
+    assert len(w.api.requests) == 3
+
+
+async def test_the_same_bytes_get_the_credential_of_now(w: World):
+    await w.watch()
+    code = await w.connect()
+    for _ in range(2):
+        await code.send(w.request())
+        assert (await code.reply()).status == 200
+    w.minter.credential = {"value": "another-credential"}
+    slot = w.run.profiles["api"].lease
+    lease = slot.lease
+    w.minter.end(lease.lease_id)
+    await eventually(lambda: slot.lease is not lease)
+    await code.send(w.request())
+    assert (await code.reply()).status == 200
+    assert [request.values(b"authorization") for request in w.api.requests] == [
+        [b"Bearer " + KEY.encode()],
+        [b"Bearer " + KEY.encode()],
+        [b"Bearer another-credential"],
+    ]
+
+
+async def test_headers_that_a_reload_takes_away_pass_no_more_with_the_same_bytes(tmp_path):
+    lists = {"request_headers": ["x-there"], "response_headers": ["x-back"]}
+    async with world(tmp_path, **lists) as w:
+        w.api.says(b"HTTP/1.1 200 OK\r\nX-Back: b\r\nContent-Length: 0\r\n\r\n")
+        code = await w.connect()
+        seen = []
+        for now in ({}, {}, {"request_headers": ["x-there"]}, lists):
+            w.reload(profile(w.api.url, **(lists if now == {} else now)))
+            for _ in range(2):
+                await code.send(w.request("GET", "/v1/items", {"X-There": "t"}))
+                seen.append(((await code.reply()).header("x-back"), w.api.requests[-1].values(b"x-there")))
+        assert seen == [*[("b", [b"t"])] * 4, *[(None, [b"t"])] * 2, *[("b", [b"t"])] * 2]
+        w.reload(profile(w.api.url, response_headers=["x-back"]))
+        await code.send(w.request("GET", "/v1/items", {"X-There": "t"}))
+        assert ((await code.reply()).header("x-back"), w.api.requests[-1].values(b"x-there")) == ("b", [])
+
+
+async def test_answers_to_the_same_bytes_are_scrubbed_from_the_reload_on_that_says_so(tmp_path):
+    async with world(tmp_path, scrub="off") as w:
+        body = f"you sent {KEY}".encode()
+        w.api.says(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body))
+        code = await w.connect()
+        bodies = []
+        for scrub in ("off", "off", "mask", "mask", "off"):
+            w.reload(profile(w.api.url, scrub=scrub))
+            await code.send(w.request("GET", "/v1/items", {"Range": "bytes=0-9"}))
+            bodies.append((await code.reply()).body)
+        masked = b"you sent " + b"*" * len(KEY)
+        assert bodies == [body, body, masked, masked, body]
+        assert [request.values(b"accept-encoding") for request in w.api.requests] == [
+            [], [], [b"identity"], [b"identity"], []
+        ]  # fmt: skip
+        w.reload(profile(w.api.url, scrub="refuse"))
+        await code.send(w.request("GET", "/v1/items", {"Range": "bytes=0-9"}))
+        assert b"AAAA" not in await code.rest()
+
+
+async def test_what_was_granted_for_one_method_is_not_for_another(w: World):
+    code = await w.connect()
+    for method, status in (("GET", 200), ("GET", 200), ("HEAD", 403), ("DELETE", 200), ("GET", 200), ("HEAD", 403)):
+        await code.send(w.request(method, "/v1/items/7"))
+        assert (await code.reply(head=method == "HEAD")).status == status
+    assert [request.line.split(b" ")[0] for request in w.api.requests] == [b"GET", b"GET", b"DELETE", b"GET"]
