@@ -285,10 +285,11 @@ class Call:
             if self.granted.lease is not None and self.credential:
                 self.lease = await self.granted.lease.obtain(clock)
             head = self.prepared.dressed(self.lease).head("GET", health, [], 0)
-            # It runs as a task of its own, because it has a time limit.
-            probing = asyncio.create_task(fetch(self.prepared.origin, head, limit=_PROBE_BYTES))
+            probe = fetch(self.prepared.origin, head, limit=_PROBE_BYTES, within_s=_PROBE_TIMEOUT_S)
             try:
-                answer = await asyncio.wait_for(probing, _PROBE_TIMEOUT_S)
+                # The time limit needs a task, and this may not be one. (wait_for would swallow a cut that comes together
+                # with the answer.)
+                answer = await asyncio.create_task(probe)
             except (ProblemError, TimeoutError):
                 pass  # not well
             else:

@@ -18,21 +18,22 @@ class Whole(NamedTuple):
     body: bytes
 
 
-async def fetch(origin: Origin, request: bytes, *, limit: int) -> Whole:
+async def fetch(origin: Origin, request: bytes, *, limit: int, within_s: float | None = None) -> Whole:
     """Send ``request``, head and body in one, and return the answer. It is sent once.
 
-    The method is not HEAD. ``limit`` is for the answer's body, in bytes.
+    The method is not HEAD. ``limit`` is for the answer's body, in bytes; ``within_s`` is for all of it.
     Errors: ``ProblemError``: ``upstream-unreachable``, ``upstream-address-refused``, ``upstream-broke-off``,
-    ``upstream-malformed``, ``response-too-large``.
+    ``upstream-malformed``, ``response-too-large``; ``TimeoutError``.
     """
-    connection = await origin.connect()
-    gathering = _Gathering(limit)
-    try:
-        connection.send(gathering, request, head_only=False, body=NO_BODY)
-        return await gathering.whole
-    finally:
-        if not gathering.over:
-            connection.abandon()
+    async with asyncio.timeout(within_s):
+        connection = await origin.connect()
+        gathering = _Gathering(limit)
+        try:
+            connection.send(gathering, request, head_only=False, body=NO_BODY)
+            return await gathering.whole
+        finally:
+            if not gathering.over:
+                connection.abandon()
 
 
 class _Gathering:

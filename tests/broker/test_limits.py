@@ -244,6 +244,23 @@ async def test_a_health_check_that_is_not_answered_in_time_is_no_sign_of_health(
         assert w.run.trace.kept.shed == 1
 
 
+async def test_a_call_that_is_cut_in_the_moment_its_health_check_is_answered_is_not_made(tmp_path):
+    async with world(tmp_path, health_check="GET /healthz") as w:
+        w.api.says(b"HTTP/1.1 503 Down\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n")
+        await w.call("GET", "/v1/items")
+
+        async def answer(_request, writer):
+            [asking] = [task for task in asyncio.all_tasks() if task.get_coro().__qualname__ == "fetch"]
+            [call] = w.run.open_calls
+            asking.add_done_callback(lambda _: call.cut("route-not-granted"))
+            writer.write(b"HTTP/1.1 204 No\r\n\r\n")
+
+        w.api.answer = answer
+        w.clock.advance(1)
+        assert (await w.call("GET", "/v1/items")).code == "route-not-granted"
+        assert [request.target for request in w.api.requests] == [b"/v1/items", b"/healthz"]
+
+
 # --- trace ---
 
 
