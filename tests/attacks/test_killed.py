@@ -108,7 +108,7 @@ def test_no_run_is_lost_no_end_undone_and_no_budget_widened_by_kills_under_load(
 
 def test_what_outlasts_the_drain_is_cut_and_the_broker_ends_with_0(tmp_path, upstream):
     async def never(_request, writer):
-        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nok\r\n")
+        writer.write(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nok\n\r\n")
         await writer.drain()
         await asyncio.Event().wait()
 
@@ -118,7 +118,7 @@ def test_what_outlasts_the_drain_is_cut_and_the_broker_ends_with_0(tmp_path, ups
     with serving(tmp_path, profiles, broker_extra="drain = 0.5") as house:
         run = house.open_run()
         with house.stream(run, "/v1/items") as stream:
-            assert stream.read1() == b"ok"
+            assert stream.read1() == b"ok\n"
             assert house.stop("broker") == 0
             with pytest.raises(http.client.IncompleteRead):
                 stream.read()
