@@ -258,3 +258,38 @@ def test_a_header_that_overrides_method_or_url_does_not_reach_the_api(house, ups
             ).encode(),
             name="grants.json",
         )
+
+
+def test_no_answer_of_ours_is_kept_guessed_at_or_tells_what_answers(house, upstream):
+    """HT-15: refusals of the data path, of the connection and of the control API, and an answer that is handed on."""
+    run = house.open_run("items")
+    own = {"Authorization": f"Bearer {run.token}"}
+    ours = [
+        house.http("GET", "/p/items/v1/items"),
+        house.http("GET", "/p/items/v1/other", headers=own),
+        house.http("GET", "/p/another/v1/items", headers=own),
+        house.http("GET", "/p/items/v1/items?", headers=own),
+        house.http("GET", "/p/items/v1/items", headers={**own, "X-Key": run.token}),
+        house.http("OPTIONS", "/p/items/v1/items", headers=own),
+        house.http("GET", "/p/items/v1/items", headers={**own, "Upgrade": "websocket"}),
+        house.http("GET", "/p/", headers=own),
+        house.http("GET", "/p", headers=own),
+        house.http("GET", "/nothing"),
+        house.http("GET", "/v1/runs"),
+        house.http("POST", "/v1/call"),
+    ]
+    assert upstream.received == b""
+    for reply in ours:
+        assert 400 <= reply.status < 500
+        assert reply.header("content-type") == "application/problem+json"
+        assert reply.header("cache-control") == "no-store"
+        assert reply.header("x-content-type-options") == "nosniff"
+    told = [house.http("GET", "/v1/self", headers=own), house.http("GET", "/livez"), house.http("GET", "/readyz")]
+    for reply in told:
+        assert (reply.status, reply.header("cache-control")) == (200, "no-store")
+    upstream.says(b"HTTP/1.1 200 OK\r\nServer: api/1.2\r\nX-Powered-By: it\r\nVia: 1.1 it\r\nContent-Length: 0\r\n\r\n")
+    passed = house.call(run, "GET", "/v1/items", profile="items")
+    assert passed.status == 200
+    for reply in (*ours, *told, passed):
+        names = {name.lower() for name, _ in reply.headers}
+        assert not names & {"server", "x-powered-by", "via"}

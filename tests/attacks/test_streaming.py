@@ -7,6 +7,7 @@ import re
 import socket
 import threading
 import time
+import zlib
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,32 @@ def test_events_arrive_within_fifty_milliseconds(house, api, profile, line_break
             until(sock, b"data: %04d%s" % (number, line_break))
             took.append(time.perf_counter() - sent[number])
     assert sorted(took)[-3] < 0.05, took
+
+
+@pytest.mark.parametrize("coding", ["gzip", "deflate"])
+def test_events_of_a_compressed_stream_are_opened_one_by_one_as_they_are_sent(house, api, coding):
+    """An API that compresses whatever it was asked flushes its compressor behind each event; the next waits for it."""
+    seen = threading.Semaphore(0)
+
+    def events(peer, _request):
+        compressor = zlib.compressobj(wbits=16 + zlib.MAX_WBITS if coding == "gzip" else zlib.MAX_WBITS)
+        head = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream\r\nContent-Encoding: %s\r\n" % coding.encode()
+        peer.send(head + b"Transfer-Encoding: chunked\r\n\r\n")
+        for number in range(20):
+            piece = compressor.compress(b"data: %04d\n\n" % number) + compressor.flush(zlib.Z_SYNC_FLUSH)
+            peer.send(b"%x\r\n%s\r\n" % (len(piece), piece))
+            assert seen.acquire(timeout=10)
+        piece = compressor.flush()
+        peer.send(b"%x\r\n%s\r\n0\r\n\r\n" % (len(piece), piece))
+
+    api.on(LIVE.encode(), events)
+    run = house.open_run("masked")
+    with asking(house, house.head(run, "masked", "GET", LIVE) + b"\r\n") as sock:
+        assert b"content-encoding" not in until(sock, b"\r\n\r\n").lower()
+        for number in range(20):
+            until(sock, b"data: %04d\n\n\r\n" % number)
+            seen.release()
+        assert until(sock, b"0\r\n\r\n") == b"0\r\n\r\n"
 
 
 # --- nothing piles up ---
