@@ -3,7 +3,8 @@
 Calls are reserved durably in blocks and spent in memory: a crash forfeits what a block had left and never widens.
 A block is 32 calls, or an eighth of what the run has spent where that is more (up to 4,096): writing to the disk then
 costs a run of thousands of calls next to nothing, and a crash forfeits little more than an eighth of what was used.
-The next block is reserved while half of the last is left, so that no call waits for the disk.
+The next block is reserved while half of the last is left, so that no call waits for the disk; where one had to all the
+same, blocks grow, up to an eighth of the limit.
 An attempt that is denied spends too, so that the code cannot search for granted routes for ever.
 """
 
@@ -19,6 +20,8 @@ from config.problems import ProblemError
 #: How many calls are reserved at once, at least and at most.
 BLOCK: Final = 32
 LARGEST_BLOCK: Final = 4096
+#: How much larger a block becomes when the last one was used up before the next was reserved.
+_GROWTH: Final = 4
 
 #: Reserves up to so many calls durably and returns how many it got: fewer, or none, at the end of the budget.
 Reserve = Callable[[int], Awaitable[int]]
@@ -30,7 +33,7 @@ class Budget:
     ``reserve`` writes to the store. ``in_hand`` are calls that were reserved but not spent yet.
     """
 
-    __slots__ = ("_ahead", "_exhausted", "_lock", "_low", "_reserve", "in_hand", "limit", "spent")
+    __slots__ = ("_ahead", "_block", "_exhausted", "_lock", "_low", "_outrun", "_reserve", "in_hand", "limit", "spent")
 
     def __init__(self, limit: int, reserve: Reserve, *, spent: int = 0) -> None:
         """Take what ``limit`` allows and, after a restart, what was ``spent`` or forfeited before."""
@@ -40,6 +43,8 @@ class Budget:
         self._reserve = reserve
         self._exhausted = False
         self._lock: asyncio.Lock | None = None
+        self._block = BLOCK
+        self._outrun = False
         #: With so many in hand the next block is reserved; and the task that does it.
         self._low = 0
         self._ahead: asyncio.Task[None] | None = None
@@ -65,6 +70,7 @@ class Budget:
         Errors: ``ProblemError("budget-exhausted")``; whatever ``reserve`` raises when the state cannot be written.
         """
         while not self.spend_in_hand():
+            self._outrun = self.spent > 0
             await self._fetch_block()
 
     async def _fetch_ahead(self) -> None:
@@ -80,7 +86,11 @@ class Budget:
         async with self._lock:
             if self._exhausted or self.in_hand > (self._low if ahead else 0):
                 return  # another call fetched it while this one waited
-            granted = await self._reserve(min(LARGEST_BLOCK, max(BLOCK, self.spent // 8)))
+            if self._outrun:
+                # Calls come faster than the disk: they need not wait as often.
+                self._outrun = False
+                self._block = min(self._block * _GROWTH, max(BLOCK, self.limit // 8))
+            granted = await self._reserve(min(LARGEST_BLOCK, max(self._block, self.spent // 8)))
             if granted <= 0:
                 self._exhausted = True
             else:

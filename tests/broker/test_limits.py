@@ -48,10 +48,52 @@ async def test_a_block_is_32_calls_and_grows_with_what_was_spent():
     one, asked = budget(100_000)
     for _ in range(40_000):
         await one.spend()
+        await asyncio.sleep(0)
     assert asked[:8] == [BLOCK] * 8
-    assert asked[9] == 36
+    assert asked[12] > BLOCK
     assert max(asked) == LARGEST_BLOCK
-    assert sum(asked) - one.spent == one.in_hand <= one.spent // 8
+    assert sum(asked) - one.spent == one.in_hand <= one.spent // 8 + one.spent // 16
+
+
+async def test_the_next_block_is_reserved_before_a_call_needs_it():
+    one, _ = budget(10_000)
+    await one.spend()
+    for _ in range(1_000):
+        assert one.spend_in_hand(), "no call waits for the disk"
+        await asyncio.sleep(0)
+    assert one.spent == 1_001
+
+
+@pytest.mark.parametrize(("limit", "largest"), [(256, BLOCK), (2_560, 320)])
+async def test_blocks_grow_when_calls_come_faster_than_the_disk_but_not_beyond_an_eighth_of_the_limit(limit, largest):
+    one, asked = budget(limit)
+    for _ in range(limit):
+        await one.spend()  # nothing is reserved meanwhile: the loop does not turn
+    assert max(asked) == largest
+    assert (one.spent, sum(asked)) == (limit, limit if largest == BLOCK else sum(asked))
+    with pytest.raises(ProblemError, match="budget-exhausted"):
+        await one.spend()
+
+
+async def test_a_state_that_fails_ahead_of_need_fails_nobody_until_it_is_needed():
+    broken = False
+
+    async def reserve(wanted: int) -> int:
+        if broken:
+            raise ProblemError("state-unavailable")
+        return wanted
+
+    one = Budget(1_000, reserve)
+    await one.spend()
+    broken = True
+    for _ in range(BLOCK - 1):
+        await one.spend()
+        await asyncio.sleep(0)
+    with pytest.raises(ProblemError, match="state-unavailable"):
+        await one.spend()
+    broken = False
+    await one.spend()
+    assert one.spent == BLOCK + 1
 
 
 async def test_an_exhausted_budget_asks_no_more():
