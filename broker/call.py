@@ -5,9 +5,9 @@ against the grant that the run was opened with and the current one, the breaker 
 again, the credential is placed, the call is sent, the answer is streamed back, the trace is written. What is refused
 before the match causes no request to the minter, and none to the API.
 
-Who asks is an :class:`Asking`: a request on the code's connection (``broker/wire/exchange.py``), or one written as JSON
-(``broker/envelope.py``). A call that has everything at hand is sent within the callback that brought it, and the rest
-of it happens in the callbacks of its two connections; only where it has to wait does it become a task.
+Who asks is an ``Asking`` (``broker/asking.py``): a request on the code's connection (``broker/wire/exchange.py``), or
+one written as JSON (``broker/envelope.py``). A call that has all at hand is sent within the callback that brought
+it, and the rest of it happens in the callbacks of its two connections; only where it has to wait it becomes a task.
 """
 
 from __future__ import annotations
@@ -19,30 +19,31 @@ import structlog
 
 from broker.answer import answer_headers, scrubbed
 from broker.eager import begin, cancel
-from broker.heads import Headers, passed_headers, prepare
+from broker.heads import passed_headers, prepare
 from broker.identify import Found, Seen, find
 from broker.wire.upstream import CHUNKED, LENGTH, NO_BODY
 from broker.wire.whole import fetch
 from config.asgi import describe
 from config.clock import moment
 from config.problems import ProblemError
-from config.target import Target, split_target
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Coroutine
     from typing import Any
 
     from broker.answer import Passage
+    from broker.asking import Asking
     from broker.egress import Egress
-    from broker.heads import Prepared
+    from broker.heads import Headers, Prepared
     from broker.leases import Lease
     from broker.open_calls import OpenCalls
     from broker.placements import Registry
-    from broker.run import Granting, Run, RunProfile
+    from broker.run import Run, RunProfile
     from broker.scrub import Needles
     from broker.trace import Recorder
     from broker.wire.upstream import AnswerHead, UpstreamConnection
     from config.clock import Clock
+    from config.target import Target
 
 log = structlog.get_logger("broker.call")
 
@@ -58,52 +59,8 @@ _PROBE_TIMEOUT_S: Final = 2.0
 _PROBE_BYTES: Final = 1024 * 1024
 #: A body on these methods may be overlooked by an API and taken for the next request: the connection is not used again.
 _BODY_UNUSUAL: Final = frozenset({"GET", "HEAD", "DELETE"})
-#: How many targets of a run and profile are remembered as granted, and how long they may be.
-_REMEMBERED: Final = 64
-_REMEMBERED_BYTES: Final = 512
 #: What may be sent once more, without a body, when a connection turns out to have been dead.
 _REPEATABLE: Final = frozenset({"GET", "HEAD"})
-
-
-class Asking(Protocol):
-    """Who makes a call, and gets its answer.
-
-    ``length`` is that of the body: 0 for none, None when only its end tells. The body is handed to the call
-    (:meth:`Call.body_piece`, :meth:`Call.body_end`) once it is wanted.
-    """
-
-    method: str
-    target: bytes
-    headers: Headers
-    length: int | None
-    call: Call | None
-
-    async def body_begun(self) -> int:
-        """Wait until some of the body is here, or its end, and return how many bytes."""
-
-    def want_body(self) -> None:
-        """Hand the body on from now on."""
-
-    def hold_body(self, *, hold: bool) -> None:
-        """Stop handing the body on, or go on."""
-
-    def begin(self, status: int, headers: Headers, length: int | None, *, bodiless: bool) -> None:
-        """Take the answer's head."""
-
-    def piece(self, piece: bytes) -> None:
-        """Take a piece of its body."""
-
-    def flush(self) -> None:
-        """Let what was taken go: nothing follows it for now."""
-
-    def end(self) -> None:
-        """Take its end."""
-
-    def refuse(self, problem: ProblemError) -> None:
-        """Take that there is no answer: it has not begun."""
-
-    def break_off(self, problem: ProblemError) -> None:
-        """Take that the answer breaks off: it has begun."""
 
 
 class Runs(Protocol):
@@ -179,7 +136,7 @@ class Call:
 
     ``started_at`` and ``moved_at`` are on the boot clock; the latter is when something last came from the API or went
     there, as far as the sweeper saw, and 0 while nothing is on its way. ``credential`` says that one is attached;
-    ``uploaded`` that the body has been read to its end; ``delivered`` that the call may have reached the API;
+    ``delivered`` that the call may have reached the API;
     ``answered`` that its answer is being handed on; ``held`` that the code does not keep up with it.
     """
 
@@ -193,7 +150,6 @@ class Call:
     moved = 0
     lease: Lease | None = None
     opened = False
-    uploaded = False
     delivered = False
     answered = False
     repeated = False
@@ -217,7 +173,6 @@ class Call:
         self.granted = granted
         self.asking = asking
         self.method = asking.method
-        self.uploaded = asking.length == 0
         asking.call = self
 
     def start(self, target: bytes, token: Found | None) -> None:
@@ -263,7 +218,7 @@ class Call:
         if token is not None:
             target = token.take_out(target, prepared.placement, prepared.prefix)
         found = granted.granting.get((self.method, target))
-        self.target, self.route, self.credential = found or _match(granted, self.method, target)
+        self.target, self.route, self.credential = found or granted.match(self.method, target)
         passed = passed_headers(prepared.passes, asking.headers)
         if asking.length is not None and asking.length > granted.max_request:
             raise ProblemError("request-too-large", limit=granted.max_request)
@@ -287,8 +242,8 @@ class Call:
             head = self.prepared.dressed(self.lease).head("GET", health, [], 0)
             probe = fetch(self.prepared.origin, head, limit=_PROBE_BYTES, within_s=_PROBE_TIMEOUT_S)
             try:
-                # The time limit needs a task, and this may not be one. (wait_for would swallow a cut that comes together
-                # with the answer.)
+                # The time limit needs a task, and this may not be one. (wait_for would swallow a cut that comes with
+                # the answer.)
                 answer = await asyncio.create_task(probe)
             except (ProblemError, TimeoutError):
                 pass  # not well
@@ -335,13 +290,12 @@ class Call:
         self.bytes_sent += len(piece)
         if self.bytes_sent > self.granted.max_request:
             # Before the piece is handed over: the API never sees the end of this body.
-            self.cut("request-too-large")
+            self._fail(ProblemError("request-too-large", limit=self.granted.max_request))
         elif self.upstream is not None:
             self.upstream.send_piece(piece)
 
     def body_end(self) -> None:
         """End the body."""
-        self.uploaded = True
         if self.upstream is not None:
             self.upstream.end_upload()
 
@@ -423,7 +377,7 @@ class Call:
         """Count what comes back. Errors: ``ProblemError("response-too-large")``."""
         self.bytes_back += size
         if self.bytes_back > self.granted.max_response:
-            raise ProblemError("response-too-large")
+            raise ProblemError("response-too-large", limit=self.granted.max_response)
 
     def hand_on(self, piece: bytes) -> None:
         """Hand on a piece that may go as it is."""
@@ -525,27 +479,6 @@ class Call:
             bytes_back=self.bytes_back,
             milliseconds=seconds * 1000,
         )
-
-
-def _match(granted: RunProfile, method: str, raw: bytes) -> Granting:
-    """Return the target, the route that both grants match, and whether both attach the credential there.
-
-    What is granted once is granted again: the run's parameters do not change, and a reload begins anew.
-    Errors: ``ProblemError`` of the first grant that does not take the call.
-    """
-    target = split_target(raw)
-    if granted.current is None:
-        raise ProblemError("profile-not-granted")
-    rule = granted.frozen_matcher.match(method, target, granted.params).rule
-    credential, matcher = rule.credential, granted.current[1]
-    if matcher is not granted.frozen_matcher:
-        credential &= matcher.match(method, target, granted.params).rule.credential
-    granting = target, rule.text, credential
-    if len(raw) <= _REMEMBERED_BYTES:
-        if len(granted.granting) >= _REMEMBERED:
-            granted.granting.clear()
-        granted.granting[method, raw] = granting
-    return granting
 
 
 def _split(target: bytes) -> tuple[str, bytes]:

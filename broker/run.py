@@ -13,6 +13,7 @@ from broker.trace import Trace
 from config.clock import Clock, Deadline, Moment, moment
 from config.contract import LeaseRequest
 from config.problems import ProblemError
+from config.target import Target, split_target
 
 if TYPE_CHECKING:
     from broker.budget import Budget
@@ -21,12 +22,13 @@ if TYPE_CHECKING:
     from broker.leases import Leases, LeaseSlot
     from config.grants import Profile
     from config.match import Matcher
-    from config.target import Target
 
-    #: A call's target, split; its route as written; whether the credential is attached.
-    Granting = tuple[Target, str, bool]
+#: A call's target, split; its route as written; whether the credential is attached.
+Granting = tuple[Target, str, bool]
 
-
+#: How many targets of a run and profile are remembered as granted, and how long they may be.
+_REMEMBERED: Final = 64
+_REMEMBERED_BYTES: Final = 512
 #: What ``scrub`` may be, the strictest last.
 _STRICTNESS: Final = ("off", "mask", "refuse")
 
@@ -96,6 +98,26 @@ class RunProfile:
         self.private_addresses = frozen.private_addresses and now.private_addresses
         self.wire = None
         self.granting = {}
+
+    def match(self, method: str, raw: bytes) -> Granting:
+        """Match a call against both grants; the credential is attached only if both say so.
+
+        What is granted is remembered: the run's parameters do not change, and a reload begins anew.
+        Errors: ``ProblemError`` of the first grant that does not take the call.
+        """
+        target = split_target(raw)
+        if self._current is None:
+            raise ProblemError("profile-not-granted")
+        rule = self.frozen_matcher.match(method, target, self.params).rule
+        credential, matcher = rule.credential, self._current[1]
+        if matcher is not self.frozen_matcher:
+            credential &= matcher.match(method, target, self.params).rule.credential
+        granting = target, rule.text, credential
+        if len(raw) <= _REMEMBERED_BYTES:
+            if len(self.granting) >= _REMEMBERED:
+                self.granting.clear()
+            self.granting[method, raw] = granting
+        return granting
 
     @property
     def max_calls(self) -> int:
