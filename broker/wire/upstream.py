@@ -39,8 +39,9 @@ _MAX_LENGTH_DIGITS: Final = 18
 _INTERIM: Final = 100
 _FINAL: Final = 200
 _LAST_STATUS: Final = 599
-#: No Content, Not Modified: never a body, whatever the headers say.
-_BODILESS: Final = frozenset({204, 304})
+#: No Content, Not Modified: never a body, whatever the headers say. The former has no length either.
+_NO_CONTENT: Final = 204
+_BODILESS: Final = frozenset({_NO_CONTENT, 304})
 _VERSIONS: Final = frozenset({"1.0", "1.1"})
 #: Of "HTTP/": llhttp skips line breaks before it, and takes RTSP and ICE, too.
 _FIRST_BYTE: Final = ord("H")
@@ -328,7 +329,8 @@ class UpstreamConnection(asyncio.Protocol):
             self._keep = False
         self._in_head = False
         self._until_close = unframed and not bodiless
-        receiver.answer_begins(AnswerHead(status, headers, int(length) if length else None, bodiless=bodiless))
+        announced = int(length) if length and status != _NO_CONTENT else None
+        receiver.answer_begins(AnswerHead(status, headers, announced, bodiless=bodiless))
         self._ended = bodiless
 
     def on_body(self, piece: bytes) -> None:

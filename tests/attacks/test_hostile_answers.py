@@ -237,6 +237,7 @@ def test_a_length_where_there_is_no_body_is_not_waited_for_and_its_bytes_reach_n
     for _ in range(2):
         seen = call(house, run, "GET", EVIL)
         assert (seen.status, seen.body, seen.complete) == (int(status), b"", True)
+        assert seen.values("content-length") == ([] if status == b"204" else ["5"])  # RFC 9110 section 8.6
         healthy(house, run)
 
 
