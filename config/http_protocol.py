@@ -14,6 +14,8 @@ the other end of a Unix socket, and stock uvicorn takes megabytes of headers and
   request (:meth:`GroupState.make_room`).
 - Deadlines are looked at by one sweep over all connections (:meth:`Protocol.sweep`), not by a timer a request.
 - The same bytes again, after a request without a body, are the same request: they are not read a second time.
+- An answer begins at once only when its request came first in its segment and the client takes what was answered
+  before: else many small requests would hold up everybody, or their answers pile up in memory.
 - Targets that begin as the group's ``direct`` says are answered here, without an ASGI application; all others by it.
 
 Overridden internals of uvicorn are pinned by ``tests/config/test_server_pin.py``.
@@ -143,6 +145,8 @@ class Protocol(HeadReader):
         self.repeated = ""
         self.cycle: Exchange | None = None  # type: ignore[assignment]
         self.active: Exchange | None = None
+        #: The active request has not been started yet.
+        self.delayed = False
         self.base_scope: dict[str, Any] = {}
         self.deadline = _NEVER
         self.write_deadline = _NEVER
@@ -191,6 +195,7 @@ class Protocol(HeadReader):
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the application of the request being answered; forget those that wait."""
         self.closing = True
+        self.delayed = False
         if self.told:
             self.told = False
             self.state.told -= 1
@@ -325,12 +330,16 @@ class Protocol(HeadReader):
         """Note that the client keeps up again."""
         self.write_deadline = _NEVER
         super().resume_writing()
-        if self.active is not None:
+        if self.delayed:
+            self._start_delayed()
+        elif self.active is not None:
             self.active.client_reads(reads=True)
 
     def stop_answering(self) -> None:
         """End the answer under way, as the last step of a drain that took too long."""
-        if self.active is not None:
+        if self.delayed:
+            self.transport.abort()
+        elif self.active is not None:
             self.active.shut_down()
 
     # --- requests ---
@@ -404,7 +413,20 @@ class Protocol(HeadReader):
 
     def _answer(self, exchange: Exchange) -> None:
         self.active = exchange
-        exchange.start()
+        if self.flow.write_paused:
+            self.delayed = True
+            self.flow.pause_reading()
+        elif self.begun > 1:
+            self.delayed = True
+            self.loop.call_soon(self._start_delayed)
+        else:
+            exchange.start()
+
+    def _start_delayed(self) -> None:
+        if self.delayed and not self.flow.write_paused:
+            self.delayed = False
+            if self.active is not None:
+                self.active.start()
 
     def on_body(self, body: bytes) -> None:
         """Hand a piece of body on; stop reading while the application does not keep up."""

@@ -193,6 +193,41 @@ def test_only_so_many_requests_may_wait(house, upstream):
     assert len(upstream.requests) == most
 
 
+def test_refusals_in_one_segment_wait_for_their_turn_too(house):
+    """A megabyte of small requests that no API is asked for would otherwise hold up every other connection."""
+    run = house.open_run("items")
+    with Wire.to(house.port) as wire:
+        wire.send(get(house, run, "/v1/nothing") * 200)
+        codes = []
+        while (answer := wire.answer()) is not None:
+            codes.append(answer.code)
+    assert codes[-1] == "too-many-requests"
+    assert set(codes[:-1]) == {"route-not-granted"}
+    assert len(codes) < 100
+
+
+def test_code_that_asks_but_does_not_read_is_not_answered_any_more(house, upstream):
+    """Else its answers, each of which is complete, would pile up in memory."""
+    body = bytes(60_000)
+    upstream.says(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+    run = house.open_run("items")
+    most = 300
+    with Wire.to(house.port, receive_buffer=4096) as wire:
+        made = 0
+        while made < most:
+            wire.send(get(house, run, "/v1/items"))
+            try:
+                house.until(lambda: len(upstream.requests) > made, "the call is made", 1)  # noqa: B023
+            except AssertionError:
+                break
+            made += 1
+        assert made < most
+        # It reads again: nothing is lost, and what waited is asked for now.
+        answers = [wire.answer() for _ in range(made + 1)]
+    assert all(answer.body == body for answer in answers)
+    assert len(upstream.requests) == made + 1
+
+
 def test_answers_never_cross_between_connections_or_runs(house, upstream):
     """Eight connections with the requests of two runs in turn: every answer is the one to its own request."""
     upstream.answers(echo)
