@@ -8,8 +8,8 @@ the other end of a Unix socket, and stock uvicorn takes megabytes of headers and
   None; ``scope["body_length"]`` the announced length, None for a chunked body.
 - A refusal is problem+json, and the connection is closed after it. Answers keep the order of their requests: a refusal
   waits until the answers before it are complete.
-- A client that only ends its side of the connection gets the answers to what it asked for as a whole. One that is gone
-  ends its call, also while nothing is read from it (:meth:`Protocol.look_after_client`).
+- A client that ends its side of the connection is gone, and its calls end; while nothing is read from it, the kernel is
+  asked (ops/adr/0014).
 - When the group is full, a new connection takes the place of the one that has waited longest without an active
   request (:meth:`GroupState.make_room`).
 - Deadlines are looked at by one sweep over all connections (:meth:`Protocol.sweep`), not by a timer a request.
