@@ -9,12 +9,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
+import socket
+import ssl
 from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
+import structlog
+
 from broker.wire.upstream import Owner, UpstreamConnection
 from config.problems import ProblemError
+
+log = structlog.get_logger("broker.wire")
 
 Dial = Callable[[Owner], Awaitable[UpstreamConnection]]
 #: Who waits (for a connection, or for a place: None), and whether only a new connection will do.
@@ -31,6 +38,7 @@ class Origin:
         "_closed",
         "_connect_timeout_s",
         "_dial",
+        "_failing",
         "_idle",
         "_keep_alive_s",
         "_loop",
@@ -59,6 +67,8 @@ class Origin:
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
+        #: Why no connection can be opened, as it was logged; empty while they can.
+        self._failing = ""
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def idle(self) -> UpstreamConnection | None:
@@ -73,15 +83,21 @@ class Origin:
         found = None if fresh else self.idle()
         if found is not None:
             return found
+        dialling = False
         try:
             async with asyncio.timeout(self._connect_timeout_s):
                 while True:
                     given = await self._turn(fresh=fresh)
                     if given is None:
+                        dialling = True
                         return await self._new()
                     if not given.closed:  # as it may be between being given and being taken
                         return given
-        except OSError:  # TimeoutError is one
+        except TimeoutError:
+            if dialling:
+                self._note("no connection within connect_timeout")
+            raise ProblemError("upstream-unreachable", retry_after=1) from None
+        except OSError:
             raise ProblemError("upstream-unreachable", retry_after=1) from None
 
     async def _turn(self, *, fresh: bool) -> UpstreamConnection | None:
@@ -124,11 +140,28 @@ class Origin:
             if connection.closed or self._closed:
                 connection.abandon()
                 raise ConnectionAbortedError  # noqa: TRY301 - closed while it was dialled
-        except BaseException:
+        except BaseException as error:
             self._free_place()
+            if isinstance(error, Exception):
+                self._note(_why(error))
             raise
         self._open.add(connection)
+        self._note("")
         return connection
+
+    def _note(self, why: str) -> None:
+        """Log why connections cannot be opened, once for each reason, and that they can again.
+
+        The code learns only that there is none, and it is the operator who can do something about a certificate.
+        """
+        if why == self._failing or self._closed:
+            return
+        self._failing = why
+        origin = self.authority.decode("ascii")
+        if why:
+            log.warning("upstream-unreachable", origin=origin, reason=why)
+        else:
+            log.info("upstream-reachable-again", origin=origin)
 
     # --- what connections say ---
 
@@ -189,3 +222,19 @@ class Origin:
             first[0].set_exception(ConnectionAbortedError())
         for connection in list(self._open):
             connection.close()
+
+
+def _why(error: Exception) -> str:
+    """Say what kept a connection from being opened: the system's words, and none of the API's."""
+    match error:
+        case ProblemError():
+            return error.problem.title
+        case ssl.SSLCertVerificationError():
+            return f"its certificate does not verify: {error.verify_message}"
+        case ssl.SSLError():
+            return f"no TLS: {error.reason}"
+        case socket.gaierror():
+            return f"its name does not resolve: {error.strerror}"
+        case OSError(errno=int(number)):
+            return os.strerror(number)
+    return type(error).__name__

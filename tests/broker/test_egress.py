@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
+import os
 import socket
 import ssl
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+import structlog
 import trustme
 import uvloop
 
@@ -263,14 +266,62 @@ async def test_a_name_that_does_not_resolve_or_a_port_that_is_shut_is_unreachabl
     await egress.close()
 
 
+async def test_the_log_says_why_an_api_cannot_be_reached_once_and_that_it_can_again(ca, names, tmp_path):
+    """The code is told the same whatever it is; only the operator can do something about a certificate."""
+    ca_file = tmp_path / "ca.pem"
+    ca.cert_pem.write_to_path(str(ca_file))
+    names.answers["localhost"] = [["127.0.0.1"]]
+
+    async def speaks_no_tls(_reader, writer):
+        writer.write(b"220 mail.example ESMTP\r\n")
+        writer.close()
+
+    async def fails(egress, url):
+        for _ in range(3):
+            with pytest.raises(ProblemError, match="upstream-"):
+                await get(egress, url)
+
+    egress = Egress(UpstreamSettings(ca_file=str(ca_file), connect_timeout=1.0), resolve=names)
+    system = Egress(UpstreamSettings(connect_timeout=1.0))
+    with structlog.testing.capture_logs() as logs:
+        async with recording(server_side(ca, "other.test")) as api:
+            await fails(egress, f"https://localhost:{api.port}")
+        async with await asyncio.start_server(speaks_no_tls, "127.0.0.1", 0) as server:
+            await fails(egress, f"https://localhost:{server.sockets[0].getsockname()[1]}")
+        await fails(system, "https://nowhere.invalid")
+        await fails(system, "https://192.168.1.1")
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+            await fails(egress, f"http://localhost:{port}")
+        async with recording(port=port):
+            for _ in range(3):
+                await get(egress, f"http://localhost:{port}")
+    said = [(log["event"], log["origin"].partition(":")[0], log.get("reason", "")) for log in logs]
+    mismatch, plain, unresolved, private, shut, again = said
+    assert mismatch[:2] == ("upstream-unreachable", "localhost")
+    assert mismatch[2].startswith("its certificate does not verify: ")
+    assert plain[2].startswith("no TLS: ")
+    assert unresolved[2].startswith("its name does not resolve")
+    assert private[1:] == ("192.168.1.1", "The API's address is not one that may be called")
+    assert shut[1:] == ("localhost", os.strerror(errno.ECONNREFUSED))
+    assert again == ("upstream-reachable-again", "localhost", "")
+    await egress.close()
+    await system.close()
+
+
 async def test_an_origin_that_takes_the_connection_and_never_greets_is_unreachable_in_time(names):
     """The time is for all of it: name, connection and TLS."""
     async with await asyncio.start_server(lambda _r, w: held.append(w), "127.0.0.1", 0) as server:
         held: list[asyncio.StreamWriter] = []
         names.answers["localhost"] = [["127.0.0.1"]]
         egress = Egress(UpstreamSettings(connect_timeout=0.2), resolve=names)
-        with pytest.raises(ProblemError, match="upstream-unreachable"):
+        with (
+            structlog.testing.capture_logs() as logs,
+            pytest.raises(ProblemError, match="upstream-unreachable"),
+        ):
             await get(egress, f"https://localhost:{server.sockets[0].getsockname()[1]}")
+        assert [log["reason"] for log in logs] == ["no connection within connect_timeout"]
         assert len(held) == 1
         assert await asyncio.wait_for(_end_of(held[0]), 5)
         held[0].close()

@@ -146,7 +146,9 @@ async def _left(reader: asyncio.StreamReader) -> None:
 
 
 @contextlib.asynccontextmanager
-async def recording(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") -> AsyncIterator[Recording]:
+async def recording(
+    tls: ssl.SSLContext | None = None, host: str = "127.0.0.1", port: int = 0
+) -> AsyncIterator[Recording]:
     """Record until the block ends."""
     world = Recording()
     world.says(OK)
@@ -160,7 +162,7 @@ async def recording(tls: ssl.SSLContext | None = None, host: str = "127.0.0.1") 
         with contextlib.suppress(asyncio.CancelledError):
             await world._serve(reader, writer)
 
-    server = await asyncio.start_server(serve, host, 0, ssl=tls)
+    server = await asyncio.start_server(serve, host, port, ssl=tls)
     world.port = server.sockets[0].getsockname()[1]
     try:
         yield world
