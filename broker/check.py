@@ -40,6 +40,8 @@ def warnings(profile: Profile) -> Iterator[str]:
         yield "its origin may have a private address"
     if profile.token is None and any(rule.credential for rule in profile.allow):
         yield "it has no token: calls go out without a credential"
+    elif profile.token is not None and profile.scrub == "off":
+        yield "scrub is off: an API that sends the credential back shows it to the code"
     for rule in profile.allow:
         yield from (f"{rule.text}: {what}" for what in _of_route(rule, profile))
 

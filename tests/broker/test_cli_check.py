@@ -50,6 +50,19 @@ def test_the_same_is_said_in_json(console, grants):
     assert shown["digest"].startswith("sha256:")
 
 
+def test_answers_that_are_not_scrubbed_are_warned_of(console):
+    careless = deepcopy(GRANTS)
+    careless["profiles"]["mem"]["scrub"] = "off"
+    (console.root / "grants.json").write_text(json.dumps(careless))
+    done = console("broker", "check", "grants.json")
+    assert "warning: scrub is off: an API that sends the credential back shows it to the code" in done.out
+    for harmless in ({"scrub": "mask"}, {"scrub": "refuse"}, {"scrub": "off", "token": None}):
+        profile = {**careless["profiles"]["mem"], **harmless}
+        profile = {name: value for name, value in profile.items() if value is not None}
+        (console.root / "grants.json").write_text(json.dumps({"profiles": {"mem": profile}}))
+        assert "scrub" not in console("broker", "check", "grants.json").out
+
+
 def test_every_fault_is_named_with_its_place(console):
     broken = deepcopy(GRANTS)
     profile = broken["profiles"]["mem"]
