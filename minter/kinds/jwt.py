@@ -71,7 +71,10 @@ class JwtKind:
         settings = custody.settings_of(alias)
         faults = []
         if settings is None:
-            faults.append(Fault(f"{where}.key", f"there is no key {alias!r}", "see [keys] in minter.toml"))
+            hint = (
+                f"minter keys create {alias} while the minter runs and before grants name it, or [keys] in minter.toml"
+            )
+            faults.append(Fault(f"{where}.key", f"there is no key {alias!r}", hint))
         elif settings.use != "signing":
             faults.append(Fault(f"{where}.key", f"key {alias!r} is no signing key", 'it needs use = "signing"'))
         elif given.algorithm not in (None, settings.algorithm):

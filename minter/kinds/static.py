@@ -89,7 +89,8 @@ class StaticKind:
 def _check_alias(alias: str, custody: Custody, where: str) -> None:
     settings = custody.settings_of(alias)
     if settings is None:
-        raise ConfigurationError([Fault(f"{where}.key", f"there is no key {alias!r}", "see [keys] in minter.toml")])
+        hint = f"minter keys import {alias} while the minter runs and before grants name it, or [keys] in minter.toml"
+        raise ConfigurationError([Fault(f"{where}.key", f"there is no key {alias!r}", hint)])
     if settings.use != "static":
         raise ConfigurationError([Fault(f"{where}.key", f"key {alias!r} is a signing key and is never lent")])
 
