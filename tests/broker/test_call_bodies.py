@@ -117,7 +117,7 @@ async def test_a_chunked_body_over_the_limit_never_becomes_a_complete_request(tm
         await w.api.until(lambda api: b"hello" in api.everything())
         await code.send(b"6\r\n world\r\n0\r\n\r\n")
         reply = await code.reply()
-        assert (reply.status, reply.code) == (413, "request-too-large")
+        assert (reply.status, reply.code, reply.problem["limit"]) == (413, "request-too-large", 10)
         await w.api.until(lambda api: api.gone == 1)
         assert w.api.requests == []
         assert b"world" not in w.api.everything()
