@@ -442,6 +442,9 @@ class Call:
             self._close(status, shed=problem.code == "breaker-open")
         else:
             self._refused(problem, gone=gone)
+        if problem.code == "credential-reflected":
+            # Of an answer that has begun the code sees only that it breaks off: nobody else could say why.
+            log.warning(problem.code, run_id=self.run.run_id, profile=self.granted.name, route=self.route)
         if self.answered:
             self.asking.break_off(problem)
         else:

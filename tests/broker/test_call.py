@@ -6,6 +6,7 @@ import asyncio
 import base64
 
 import pytest
+import structlog
 
 from config.problems import ProblemError
 from tests.broker.calling import KEY, World, profile, world
@@ -595,3 +596,17 @@ async def test_a_mistake_of_ours_before_the_call_begins_is_500_and_the_connectio
     w.endpoint.runs = runs
     await code.send(w.request())
     assert (await code.reply()).status == 200
+
+
+@pytest.mark.parametrize(("head", "body"), [(KEY, ""), ("", KEY)])
+async def test_the_log_names_the_route_whose_answer_was_refused_for_the_credential_in_it(tmp_path, head, body):
+    """Of an answer that has begun the code sees only that it breaks off."""
+    async with world(tmp_path, scrub="refuse") as w:
+        w.api.says(f"HTTP/1.1 200 OK\r\nETag: {head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        code = await w.connect()
+        with structlog.testing.capture_logs() as logs:
+            await code.send(w.request("GET", "/v1/items"))
+            seen = (await code.reply()).body if head else await code.rest()
+        assert KEY.encode() not in seen
+        names = {"run_id": w.run.run_id, "profile": "api", "route": "GET /v1/items"}
+        assert logs == [{"event": "credential-reflected", "log_level": "warning", **names}]
