@@ -42,6 +42,41 @@ def test_each_event_of_a_stream_is_seen_when_it_is_sent(house, upstream):
         assert stream.read1() == b""
 
 
+def test_calls_and_refusals_of_the_data_path_stand_in_the_metrics(house, upstream):
+    """Those that repeat over one connection, too, and what is refused before there is a call."""
+
+    def counted() -> dict[str, float]:
+        text = unix(house.root / "run/broker-admin.sock", "GET", "/metrics").body.decode()
+        lines = [line.rpartition(" ") for line in text.splitlines() if line.startswith("broker_")]
+        return {name: float(value) for name, _, value in lines}
+
+    run = house.open_run("items")
+    own = f"Authorization: Bearer {run.token}"
+    before = counted()
+    with house.connection() as connection:
+        for status, target, header in (
+            *[(200, "/p/items/v1/items", own)] * 5,
+            (403, "/p/items/v1/other", own),
+            (401, "/p/items/v1/items", "X-Nothing: 1"),
+            (400, "/p/items/v1/items", "Upgrade: websocket"),
+        ):
+            connection.request("GET", target, headers=dict([header.split(": ")]))
+            answer = connection.getresponse()
+            answer.read()
+            assert answer.status == status
+    after = counted()
+    grown = {name: after[name] - before.get(name, 0.0) for name in after}
+    for name, times in {
+        'broker_calls_total{profile="items",status="200"}': 5,
+        'broker_call_duration_seconds_count{profile="items"}': 5,
+        'broker_refusals_total{code="route-not-granted",profile="items"}': 1,
+        'broker_refusals_total{code="run-token-missing",profile=""}': 1,
+        'broker_requests_refused_total{code="upgrade-refused"}': 1,
+    }.items():
+        assert grown[name] == times, name
+    assert len(house.trace(run)["trace"]["rows"]) == 5
+
+
 def test_the_length_of_a_head_is_kept_and_nothing_hangs(house, upstream):
     """onecli/onecli#102; mitmproxy/mitmproxy#659."""
     upstream.says(b"HTTP/1.1 200 OK\r\nContent-Length: 1488324\r\nETag: v1\r\n\r\n")
