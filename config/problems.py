@@ -155,7 +155,7 @@ PROBLEMS: Final[Mapping[str, Problem]] = _table(
     (
         "upstream-broke-off",
         502,
-        "The API broke off before it answered",
+        "The API broke off before its answer was complete",
         "The call may have been delivered: look before you repeat it.",
     ),
     (
