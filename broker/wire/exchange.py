@@ -29,6 +29,8 @@ log = structlog.get_logger("broker.wire")
 _ALLOW: Final = (b"allow", ", ".join(METHODS).encode())
 #: A larger piece is not copied to be written together with what stands around it.
 _COPIED: Final = 16_384
+#: So many pieces, with what stands around them, do not wait for more.
+_WAITING: Final = 96
 
 
 class CallExchange(Exchange):
@@ -212,9 +214,9 @@ class CallExchange(Exchange):
             self.out += (b"%x\r\n" % len(piece), piece, b"\r\n")
         else:
             self.out.append(piece)
-        if len(piece) > _COPIED:
+        if len(piece) > _COPIED or len(self.out) > _WAITING:
             # What waits is bounded: this is about what one read of the API's connection brings.
-            self._write(copy=False)
+            self._write(copy=len(piece) <= _COPIED)
 
     def flush(self) -> None:
         """Write what waits, if anything does."""

@@ -31,6 +31,8 @@ _MAX_LINE: Final = 16_384
 _MAX_LINES: Final = 128
 #: How many interim answers (100, 102, 103) are read over.
 _MAX_INTERIM: Final = 16
+#: So many pieces in one segment are work for a while: others have their turn before the next is read.
+_MANY_PIECES: Final = 1000
 #: How many bytes of a body may bring nothing of it, one after the other.
 _MAX_BARREN: Final = 65_536
 _MAX_LENGTH_DIGITS: Final = 18
@@ -143,6 +145,7 @@ class UpstreamConnection(asyncio.Protocol):
         self._fed = 0
         self._barren = 0
         self._brought = 0
+        self._more: list[bytes] = []
         self._interim = 0
         self._keep = True
         self._uploading = False
@@ -255,22 +258,26 @@ class UpstreamConnection(asyncio.Protocol):
             return
         self._brought = 0
         began_in_head = self._in_head
+        failure = None
         try:
             if began_in_head:
                 self._feed_head(parser, data)
             else:
                 parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade, _MalformedError) as error:
+            failure = error
+        if self._more:
+            self._hand_on_more()
+        if failure is not None:
             if not self._ended:
-                self._refuse(error)
+                self._refuse(failure)
                 return
             # What follows a complete answer is nobody's.
             self._keep = False
         if self._receiver is None:
             return
         if self._ended:
-            if data[-1] in _BREAKS:
-                self._keep &= self._ends_there(data, began_in_head=began_in_head)
+            self._keep &= data[-1] not in _BREAKS or self._ends_there(data, began_in_head=began_in_head)
             self._finish()
             return
         if not self._in_head and not self._brought:
@@ -341,9 +348,14 @@ class UpstreamConnection(asyncio.Protocol):
         if self._in_head:
             # Of an interim answer that says it has a body; the parser knows only some that have none.
             raise _MalformedError
-        self._brought = len(piece)
+        first = not self._brought
+        self._brought += len(piece)
         self._barren = 0
-        receiver.answer_piece(piece)
+        if first:
+            receiver.answer_piece(piece)
+        else:
+            # Of many small chunks each would cost as much as a large one.
+            self._more.append(piece)
 
     def on_message_complete(self) -> None:
         """Note the end; it is handed on when the parser has returned, and with it what follows."""
@@ -393,6 +405,23 @@ class UpstreamConnection(asyncio.Protocol):
             self._coding = value
         else:
             raise _MalformedError
+
+    def _hand_on_more(self) -> None:
+        """Hand on what a segment brought of the body beside its first piece."""
+        more, self._more = self._more, []
+        if self._receiver is None:
+            return
+        if len(more) > _MANY_PIECES and not self._ended:
+            self._transport.pause_reading()
+            asyncio.get_running_loop().call_soon(self._read_on)
+        try:
+            self._receiver.answer_piece(b"".join(more))
+        except Exception as error:  # noqa: BLE001 - the transport calls this
+            self._fail_with(describe(error, log))
+
+    def _read_on(self) -> None:
+        if not self._paused and not self.closed:
+            self._transport.resume_reading()
 
     def _count_barren(self, size: int) -> None:
         self._barren += size

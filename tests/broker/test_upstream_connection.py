@@ -301,6 +301,39 @@ async def test_a_large_body_arrives_whole_and_the_next_answer_is_its_own(w):
     assert (call.outcome, call.body, w.pool.released) == ("complete", b"hello", 2)
 
 
+async def test_many_small_chunks_in_one_segment_are_handed_on_together(w):
+    """Each alone would cost as much as a large one, and a segment of them would hold up everybody."""
+    told = []
+    call = w.call(Call(told.append))
+    await w.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n")
+    w.connection.data_received(b"1\r\nx\r\n" * 3000)
+    assert told == ["head", "pause", "piece", "piece", "pause"]
+    await w.say(b"1\r\ny\r\n", b"0\r\n\r\n")
+    assert call.body == b"x" * 3000 + b"y"
+    assert (call.outcome, w.pool.released) == ("complete", 1)
+
+
+async def test_what_came_before_a_chunk_that_is_none_is_handed_on(w):
+    call = w.call()
+    await w.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 3 + b"z\r\n")
+    assert (call.body, call.outcome) == (b"xxx", "upstream-malformed")
+
+
+@pytest.mark.parametrize("at", [1, 2])
+async def test_a_call_that_is_abandoned_at_a_piece_hears_of_no_further_one(w, at):
+    told = []
+
+    def leave(what):
+        told.append(what)
+        if told.count("piece") == at:
+            w.connection.abandon()
+
+    w.call(Call(leave))
+    await w.say(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1\r\nx\r\n" * 9 + b"0\r\n\r\n")
+    assert told == ["head", *["piece"] * at]
+    assert w.pool.released == 0
+
+
 async def test_a_pause_is_told_after_what_came_before_it_and_not_at_the_end(w):
     seen = []
     w.call(Call(seen.append))
