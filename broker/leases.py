@@ -103,7 +103,7 @@ class LeaseSlot:
         lease = self.lease
         if lease is None or lease.lease_id != lease_id:
             return
-        self.lease = None
+        self._forget()
         for call in tuple(self._run.open_calls):
             if call.lease is not None and call.lease.lease_id == lease_id:
                 call.cut("lease-refused")
@@ -111,7 +111,12 @@ class LeaseSlot:
     def close(self) -> None:
         """Forget the credential for good: the run is over."""
         self._closed = True
+        self._forget()
+
+    def _forget(self) -> None:
         self.lease = None
+        # The head of a call that is prepared with it goes, too.
+        self._granted.wire = None
 
     @property
     def fetching(self) -> asyncio.Task[Lease] | None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 
 import pytest
 
+from broker.heads import Dressed
 from config.contract import WATCH_STALE_S
 from config.problems import ProblemError
 from tests.broker.calling import KEY, World, eventually, profile, world
@@ -116,6 +118,26 @@ async def test_a_revoked_lease_stops_the_next_call_and_cuts_an_open_answer(w: Wo
     reply = await w.call("GET", "/v1/items")
     assert (reply.status, reply.code) == (503, "lease-refused")
     assert len(w.api.requests) == 1
+
+
+@pytest.mark.parametrize("ended_by", ["the minter", "the end of the run"])
+async def test_nothing_that_was_prepared_with_a_credential_outlives_its_lease(w: World, ended_by):
+    def with_a_credential() -> list[Dressed]:
+        gc.collect()
+        return [one for one in gc.get_objects() if isinstance(one, Dressed) and one.needles is not None]
+
+    before = len(with_a_credential())
+    code = await w.connect()
+    for _ in range(2):
+        await code.send(w.request("GET", "/v1/items"))
+        assert (await code.reply()).status == 200
+    assert len(with_a_credential()) == before + 1
+    if ended_by == "the minter":
+        w.minter.end(*w.minter.leases.values())
+    else:
+        w.run.end("by-caller")
+    await eventually(lambda: w.run.profiles["api"].lease.lease is None)
+    assert len(with_a_credential()) == before
 
 
 async def test_an_ended_lease_of_another_run_changes_nothing(w: World):
