@@ -190,13 +190,14 @@ class Call:
             raise ProblemError("too-many-concurrent", retry_after=1)
         if not granted.budget.spend_in_hand():
             await granted.budget.spend()
-            if run.ended is not None:
-                raise ProblemError("run-token-invalid")  # it ended while the budget was reserved
+            at = moment(calls.clock)
+            run.check_at(at)  # it may have ended while the budget was reserved
         # Not before: the grants may have been reloaded meanwhile. From here to the open call nothing is awaited.
         passed = self._admit(target, token)
         self._open(at[1])
         if not granted.breaker.quiet:
             await self._pass_breaker()
+            at = moment(calls.clock)
         slot = granted.lease
         if slot is not None and self.credential:
             # A call that needs its credential is not made without.

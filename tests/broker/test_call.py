@@ -8,6 +8,7 @@ import base64
 import pytest
 import structlog
 
+from broker.budget import Budget
 from config.problems import ProblemError
 from tests.broker.calling import KEY, World, profile, world
 
@@ -558,6 +559,48 @@ async def test_a_run_that_ends_while_its_budget_is_written_makes_no_call(tmp_pat
         w.run.profiles["api"].budget._reserve = reserve
         assert (await w.call("GET", "/v1/items")).code == "run-token-invalid"
         assert w.api.raw == []
+
+
+async def test_a_run_whose_time_is_over_when_its_budget_is_written_makes_no_call(tmp_path):
+    async with world(tmp_path, token=None) as w:
+
+        async def reserve(wanted: int) -> int:
+            w.clock.advance(901)
+            return wanted
+
+        w.run.profiles["api"].budget._reserve = reserve
+        assert (await w.call("GET", "/v1/items")).code == "run-token-invalid"
+        assert w.api.raw == []
+
+
+async def test_a_lease_that_comes_near_its_end_while_the_budget_is_written_is_not_used(w: World):
+    await w.watch()
+    await w.call("GET", "/v1/items")
+
+    async def reserve(wanted: int) -> int:
+        w.clock.advance(880)
+        return wanted
+
+    w.run.profiles["api"].budget = Budget(100, reserve)
+    assert (await w.call("GET", "/v1/items")).status == 200
+    assert len(w.minter.asked) == 2
+
+
+async def test_a_lease_that_comes_near_its_end_while_the_api_is_asked_for_its_health_is_not_used(tmp_path):
+    async with world(tmp_path, health_check="GET /healthz") as w:
+        await w.watch()
+        w.api.says(b"HTTP/1.1 503 Down\r\nRetry-After: 30\r\nContent-Length: 0\r\n\r\n")
+        await w.call("GET", "/v1/items")
+
+        async def answer(request, writer):
+            if request.target == b"/healthz":
+                w.clock.advance(880)
+            writer.write(b"HTTP/1.1 204 No\r\n\r\n")
+
+        w.api.answer = answer
+        w.clock.advance(1)
+        assert (await w.call("GET", "/v1/items")).status == 204
+        assert len(w.minter.asked) == 2
 
 
 async def test_neither_the_credential_nor_the_run_token_shows_in_logs_traces_or_refusals_37(w: World, capfd, caplog):
