@@ -139,11 +139,13 @@ def scrubbed(
     masked = needles.mask_headers(headers)
     if refuse and masked is not headers:
         raise ProblemError("credential-reflected")
-    if answer.bodiless:
-        return masked, answer.length, None
-    stream = Stream(needles, refuse=refuse)
+    length = answer.length
     codings = [value for name, value in answer.headers if name == _CODING]
     decoder = decoder_for(b",".join(codings)) if codings else None
-    if decoder is None:
-        return masked, answer.length, PlainPassage(stream)
-    return [header for header in masked if header[0] != _CODING], None, OpenedPassage(stream, decoder)
+    if decoder is not None:
+        # An answer to HEAD, too, is described as the body would be that a GET brings.
+        masked, length = [header for header in masked if header[0] != _CODING], None
+    if answer.bodiless:
+        return masked, length, None
+    stream = Stream(needles, refuse=refuse)
+    return masked, length, PlainPassage(stream) if decoder is None else OpenedPassage(stream, decoder)

@@ -353,6 +353,19 @@ def test_a_body_that_is_not_compressed_as_it_says_is_never_complete(house, api, 
     assert ask(house, "mask").body == b"hello\n"
 
 
+def test_a_head_describes_what_a_get_would_bring(house, api):
+    """While answers are scrubbed: neither the coding nor the length of a body that would be opened, nor one of 502."""
+    for coding, length in ((b"gzip", None), (b"deflate", None), (b"identity", "5")):
+        api.on(EVIL.encode(), says(b"HTTP/1.1 200 OK\r\nContent-Encoding: %s\r\nContent-Length: 5\r\n\r\n" % coding))
+        assert ask(house, "off", "HEAD").values("content-encoding") == [coding.decode()]
+        seen = ask(house, "mask", "HEAD")
+        assert (seen.status, seen.values("content-length")) == (200, [length] if length else [])
+        assert [value for value in seen.values("content-encoding") if value != "identity"] == []
+    api.on(EVIL.encode(), says(b"HTTP/1.1 200 OK\r\nContent-Encoding: br\r\nContent-Length: 5\r\n\r\n"))
+    assert ask(house, "off", "HEAD").status == 200
+    assert ask(house, "mask", "HEAD").status == 502
+
+
 def bomb() -> bytes:
     """Return a gibibyte of zeros in one gzip member: the same deflated block again and again."""
     compressor = zlib.compressobj(9, wbits=-zlib.MAX_WBITS)
