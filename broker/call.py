@@ -197,6 +197,9 @@ class Call:
         self._open(at[1])
         if not granted.breaker.quiet:
             await self._pass_breaker()
+        if self.asking.length is None and await self.asking.body_begun() > granted.max_request:
+            raise ProblemError("request-too-large", limit=granted.max_request)
+        if self.waited:
             at = moment(calls.clock)
         slot = granted.lease
         if slot is not None and self.credential:
@@ -205,8 +208,6 @@ class Call:
         dressed = self.prepared.dressed(self.lease)
         self.head = dressed.head(self.method, self.target.raw, passed, self.asking.length)
         self.needles = dressed.needles
-        if self.asking.length is None and await self.asking.body_begun() > granted.max_request:
-            raise ProblemError("request-too-large", limit=granted.max_request)
         self._send(self.prepared.origin.idle() or await self._connection())
 
     def _admit(self, target: bytes, token: Found | None) -> Headers:

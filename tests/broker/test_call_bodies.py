@@ -111,7 +111,7 @@ async def test_a_chunked_body_over_the_limit_never_becomes_a_complete_request(tm
         head = w.request("POST", "/v1/items").replace(b"\r\n\r\n", b"\r\nTransfer-Encoding: chunked\r\n\r\n")
         whole = await w.raw(head + b"b\r\nhello world\r\n0\r\n\r\n")
         assert (whole.status, whole.code) == (413, "request-too-large")
-        assert w.api.raw == []
+        assert (w.api.raw, w.minter.asked) == ([], [])
         code = await w.connect()
         await code.send(head + b"5\r\nhello\r\n")
         await w.api.until(lambda api: b"hello" in api.everything())
@@ -124,6 +124,19 @@ async def test_a_chunked_body_over_the_limit_never_becomes_a_complete_request(tm
         assert not w.api.everything().endswith(b"0\r\n\r\n")
         assert [(row["status"], row["delivered"]) for row in w.rows] == [(413, False), (413, True)]
         code.writer.close()
+
+
+async def test_a_lease_that_comes_near_its_end_while_the_code_begins_its_body_is_not_used(w: World):
+    await w.watch()
+    await w.call("GET", "/v1/items")
+    code = await w.connect()
+    await code.send(w.request("POST", "/v1/items", {"Transfer-Encoding": "chunked"}))
+    await eventually(lambda: len(w.open_calls))
+    w.clock.advance(880)
+    await code.send(b"5\r\nhello\r\n0\r\n\r\n")
+    assert (await code.reply()).status == 200
+    assert len(w.minter.asked) == 2
+    code.writer.close()
 
 
 @pytest.mark.parametrize("framing", [b"Transfer-Encoding: chunked", b"Content-Length: 20"])
