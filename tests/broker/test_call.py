@@ -122,6 +122,27 @@ async def test_a_header_that_cannot_be_sent_as_it_is_is_refused(w: World):
     assert (w.api.raw, w.minter.asked) == ([], [])
 
 
+async def test_whoever_asks_for_a_part_or_for_compression_gets_neither_while_answers_are_scrubbed(tmp_path):
+    """The grant's own constants, too. Where no credential is attached, there is nothing to look for."""
+    fields = {
+        "request_headers": ["if-range"],
+        "fixed_headers": {"Accept-Encoding": "gzip"},
+        "allow": ["GET /v1/items", {"route": "GET /v1/public", "credential": False}],
+    }
+    part = {"Range": "bytes=0-9", "If-Range": '"v1"'}
+    asked = [[b"bytes=0-9"], [b'"v1"'], [b"gzip"]]
+    for scrub, target, expected in (
+        ("mask", "/v1/items", [[], [], [b"identity"]]),
+        ("refuse", "/v1/items", [[], [], [b"identity"]]),
+        ("off", "/v1/items", asked),
+        ("mask", "/v1/public", asked),
+    ):
+        async with world(tmp_path / scrub / target[-5:], scrub=scrub, **fields) as w:
+            assert (await w.call("GET", target, part)).status == 200
+            [request] = w.api.requests
+            assert [request.values(name) for name in (b"range", b"if-range", b"accept-encoding")] == expected
+
+
 async def test_lists_of_the_grant_let_more_headers_pass_and_fixed_ones_replace_the_codes(tmp_path):
     fields = {
         "request_headers": ["X-Trace", "User-Agent"],
