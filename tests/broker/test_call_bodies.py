@@ -98,6 +98,23 @@ async def test_two_mebibytes_with_expect_100_continue_arrive_25(tmp_path):
         assert w.rows[0]["bytes_sent"] == len(body)
 
 
+async def test_who_waits_for_100_continue_and_is_refused_is_never_told_to_go_on(tmp_path):
+    """What it sends now may be its body or the next request (RFC 9110 section 10.1.1): only an end tells which."""
+    async with world(tmp_path, max_request=10) as w:
+        for method, target, length, status in (
+            ("POST", "/v1/items", "11", 413),
+            ("POST", "/v1/other", "5", 403),
+            ("POST", "/v1/../items", "5", 400),
+        ):
+            code = await w.connect()
+            await code.send(w.request(method, target, {"Expect": "100-continue", "Content-Length": length}))
+            reply = await code.reply()
+            assert (reply.status, reply.header("connection")) == (status, "close")
+            await code.send(w.request())
+            assert await code.rest() == b""
+        assert w.api.raw == []
+
+
 async def test_a_body_one_byte_over_the_limit_is_413_and_nothing_is_sent_26(tmp_path):
     async with world(tmp_path, max_request=10) as w:
         reply = await w.call("POST", "/v1/items", body=b"x" * 11)
