@@ -8,7 +8,7 @@ import pytest
 
 from config.errors import ConfigurationError
 from config.grants import parse_grants
-from tests.attacks.house import serving
+from tests.attacks.house import serving, unix
 from tests.minter.vault import Vault, grants_of, quick_directory
 from tests.worlds.console import Console
 
@@ -199,3 +199,11 @@ def test_a_telemetry_host_of_the_same_run_gets_no_secret(house, upstream, teleme
     assert opened["run_token"].encode() not in telemetry.received + upstream.received
     as_bearer, as_header = upstream.requests
     assert (as_bearer.values(b"x-goog-api-key"), as_header.values(b"authorization")) == ([], [])
+
+
+def test_the_operators_socket_carries_no_calls(house, upstream):
+    run = house.open_run("items")
+    for target in ("/p/items/v1/items", "/v1/self"):
+        reply = unix(house.root / "run/broker-admin.sock", "GET", target, token=run.token)
+        assert (reply.status, reply.json["code"]) == (404, "not-found")
+    assert upstream.received == b""

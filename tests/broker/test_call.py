@@ -322,6 +322,25 @@ async def test_more_calls_at_once_than_the_profile_allows_are_429_and_spend_noth
         assert w.run.profiles["api"].in_flight == 0
 
 
+async def test_a_run_whose_places_are_all_taken_takes_none_of_anothers(tmp_path):
+    async with world(tmp_path, max_concurrent=2) as w:
+        release = asyncio.Event()
+
+        async def slow(request, writer):
+            if request.target != b"/v1/items/quick":
+                await release.wait()
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+        w.api.answer = slow
+        calls = [asyncio.create_task(w.call("GET", "/v1/items")) for _ in range(2)]
+        await w.api.until(lambda api: len(api.requests) == 2)
+        assert (await w.call("GET", "/v1/items/quick")).status == 429
+        w.token = w.open_run({"api": profile(w.api.url, max_concurrent=2)})
+        assert [(await w.call("GET", "/v1/items/quick")).status for _ in range(5)] == [200] * 5
+        release.set()
+        assert [(await call).status for call in calls] == [200, 200]
+
+
 # --- narrowing ---
 
 
