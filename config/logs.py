@@ -7,11 +7,12 @@ the second net and masks whatever has the shape of one of our tokens.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import re
 import sys
 from collections.abc import MutableMapping
-from typing import Any, TextIO
+from typing import Any, TextIO, cast
 
 import structlog
 
@@ -35,7 +36,7 @@ def set_up(program: str, level: str, *, stream: TextIO | None = None) -> None:
             structlog.dev.ConsoleRenderer() if terminal else structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.getLevelNamesMapping()[level.upper()]),
-        logger_factory=structlog.WriteLoggerFactory(out),
+        logger_factory=structlog.WriteLoggerFactory(cast("TextIO", _Sink(out))),
         cache_logger_on_first_use=True,
     )
     # Libraries log through logging. Their texts may quote what they were given, so only their warnings are shown,
@@ -45,6 +46,21 @@ def set_up(program: str, level: str, *, stream: TextIO | None = None) -> None:
     root.setLevel(logging.WARNING)
     for name in ("uvicorn.access", "aiohttp.access"):
         logging.getLogger(name).disabled = True
+
+
+class _Sink:
+    """What is written to. A full disk or a pipe that nobody reads takes lines, and must not take what wrote them."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.write(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self._stream.flush()
 
 
 class _Library(logging.Handler):

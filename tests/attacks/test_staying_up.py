@@ -289,3 +289,21 @@ def test_a_proxy_in_the_brokers_environment_is_no_hop(house, upstream, decoy):
     assert house.call(house.open_run("items"), "GET", "/v1/items", profile="items").status == 200
     assert len(upstream.requests) == 1
     assert decoy.connections == 0
+
+
+def test_a_full_disk_for_state_and_log_is_told_to_each_call_and_heals(tmp_path, upstream):
+    """What is reserved of the budget is spent; nothing waits for ever, and nothing is made beyond it."""
+    upstream.forget()
+    with serving(tmp_path, {"api": {"base_url": upstream.origin, "allow": ["GET /v1/items"]}}) as house:
+        run = house.open_run()
+        assert house.call(run, "GET", "/v1/items").status == 200
+        process = house.processes["broker"].pid
+        most = resource.RLIM_INFINITY
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (1, most))
+        replies = [house.call(run, "GET", "/v1/items") for _ in range(40)]
+        made = [reply for reply in replies if reply.status == 200]
+        assert len(made) == 31, "what was left of the first block"
+        assert {reply.json["code"] for reply in replies[31:]} == {"state-unavailable"}
+        assert len(upstream.requests) == 32
+        resource.prlimit(process, resource.RLIMIT_FSIZE, (most, most))
+        assert house.call(run, "GET", "/v1/items").status == 200

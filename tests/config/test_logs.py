@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
 import logging
+from pathlib import Path
 
+import pytest
 import structlog
 
 from config import logs, tokens
+
+FULL = Path("/dev/full")
 
 
 def test_a_log_line_masks_tokens_and_keeps_only_an_exceptions_type():
@@ -31,3 +36,16 @@ def test_a_log_line_masks_tokens_and_keeps_only_an_exceptions_type():
     assert "sekret" not in out.getvalue()
     assert token not in out.getvalue()
     structlog.reset_defaults()
+
+
+@pytest.mark.skipif(not FULL.exists(), reason="Linux has a device that is a full disk")
+def test_a_log_that_cannot_be_written_stops_nobody():
+    out = FULL.open("w", buffering=1)
+    try:
+        logs.set_up("broker", "info", stream=out)
+        for number in range(1000):
+            structlog.get_logger().error("state-unavailable", number=number)
+    finally:
+        structlog.reset_defaults()
+        with contextlib.suppress(OSError):
+            out.close()
