@@ -168,6 +168,16 @@ async def test_lists_of_the_grant_let_more_headers_pass_and_fixed_ones_replace_t
         assert reply.header("server") is None
 
 
+async def test_a_fixed_header_replaces_the_codes_where_no_credential_is_attached_too(tmp_path):
+    fields = {
+        "fixed_headers": {"Accept": "text/fixed", "User-Agent": "fixed/1"},
+        "allow": [{"route": "GET /v1/public", "credential": False}],
+    }
+    async with world(tmp_path, **fields) as w:
+        assert (await w.call("GET", "/v1/public", {"Accept": "a/b", "User-Agent": "sdk/1"})).status == 200
+        assert w.api.requests[0].headers[1:] == [(b"accept", b"text/fixed"), (b"user-agent", b"fixed/1")]
+
+
 async def test_of_an_answer_only_the_listed_headers_come_back_and_no_cookie_53(tmp_path):
     async with world(tmp_path, scrub="off") as w:
         w.api.says(
