@@ -64,6 +64,7 @@ class CallerClient:
         self._url = url.rstrip("/")
         self._token = token
         self._ca_file = ca_file
+        self._why_not = ""
         if not url.startswith("unix:") and not _is_origin(self._url):
             raise CommandError(
                 ExitCode.USAGE, "the broker's address is not http://HOST:PORT, https://HOST:PORT or unix:PATH"
@@ -84,10 +85,13 @@ class CallerClient:
         except ProblemError as error:
             if error.code == "response-too-large":
                 raise CommandError(ExitCode.UPSTREAM, "the broker's answer is too long to be one") from None
-            raise self._unreachable(error.detail) from None
+            raise self._unreachable(self._why_not or error.detail) from None
         except OSError as error:
             raise self._unreachable(str(error) or "too slow") from None
         return answered(status, answer, by="broker")
+
+    def _note(self, _origin: str, why: str) -> None:
+        self._why_not = why
 
     def _unreachable(self, why: str) -> UnreachableError:
         return UnreachableError(
@@ -108,7 +112,7 @@ class CallerClient:
             finally:
                 await transport.close()
             return status, content
-        egress = Egress(UpstreamSettings(ca_file=self._ca_file))
+        egress = Egress(UpstreamSettings(ca_file=self._ca_file), tell=self._note)
         try:
             # The operator named this address: it may well be a private one.
             origin = egress.origin(self._url, private=True)

@@ -18,8 +18,9 @@ from urllib.parse import urlsplit
 
 import aiohappyeyeballs
 import aiohttp
+import structlog
 
-from broker.wire.pool import Origin
+from broker.wire.pool import Origin, Tell
 from broker.wire.upstream import Owner, UpstreamConnection
 from config import addresses
 from config.errors import ConfigurationError, Fault
@@ -27,6 +28,8 @@ from config.tls import client_context
 
 if TYPE_CHECKING:
     from config.settings import TlsSettings, UpstreamSettings
+
+log = structlog.get_logger("broker.egress")
 
 #: How long a resolved address is used for new connections. It is checked each time.
 _DNS_TTL_S: Final = 10
@@ -137,8 +140,10 @@ def _address_info(address: str, port: int) -> tuple[int, int, int, str, tuple[st
 class Egress:
     """The way to the APIs."""
 
-    def __init__(self, settings: UpstreamSettings, *, resolve: Resolve = system_resolve) -> None:
-        """Take the settings; ``resolve`` is what asks for addresses.
+    def __init__(
+        self, settings: UpstreamSettings, *, resolve: Resolve = system_resolve, tell: Tell | None = None
+    ) -> None:
+        """Take the settings; ``resolve`` is what asks for addresses; ``tell`` hears why an API cannot be reached.
 
         Errors: ``ConfigurationError`` when ``ca_file`` cannot be read.
         """
@@ -146,6 +151,7 @@ class Egress:
         self._tls = client_context(settings.ca_file)
         self._tls.set_alpn_protocols(["http/1.1"])
         self._known = Addresses(resolve)
+        self._tell = tell or _log_it
         self._origins: dict[tuple[str, bool], Origin] = {}
 
     def origin(self, base_url: str, *, private: bool) -> Origin:
@@ -157,6 +163,7 @@ class Egress:
             origin = self._origins[key] = Origin(
                 dialler.authority,
                 dialler.dial,
+                tell=self._tell,
                 max_connections=self._settings.max_connections,
                 keep_alive_s=float(self._settings.keep_alive),
                 connect_timeout_s=float(self._settings.connect_timeout),
@@ -169,6 +176,14 @@ class Egress:
         while self._origins:
             _, origin = self._origins.popitem()
             origin.close()
+
+
+def _log_it(origin: str, why: str) -> None:
+    """Log why an API cannot be reached: the code does not learn it, and an operator can do something about it."""
+    if why:
+        log.warning("upstream-unreachable", origin=origin, reason=why)
+    else:
+        log.info("upstream-reachable-again", origin=origin)
 
 
 def _why(error: Exception) -> str:

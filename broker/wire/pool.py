@@ -16,14 +16,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Final
 
-import structlog
-
 from broker.wire.upstream import Owner, UpstreamConnection
 from config.problems import ProblemError
 
-log = structlog.get_logger("broker.wire")
-
 Dial = Callable[[Owner], Awaitable[UpstreamConnection]]
+#: Is told of an origin by its authority why no connection can be opened, once for each reason; empty: they can again.
+Tell = Callable[[str, str], None]
 #: Who waits (for a connection, or for a place: None), and whether only a new connection will do.
 Waiter = tuple[asyncio.Future["UpstreamConnection | None"], bool]
 
@@ -45,17 +43,26 @@ class Origin:
         "_max",
         "_open",
         "_places",
+        "_tell",
         "_timer",
         "_waiters",
         "authority",
     )
 
     def __init__(
-        self, authority: bytes, dial: Dial, *, max_connections: int, keep_alive_s: float, connect_timeout_s: float
+        self,
+        authority: bytes,
+        dial: Dial,
+        *,
+        tell: Tell,
+        max_connections: int,
+        keep_alive_s: float,
+        connect_timeout_s: float,
     ) -> None:
         """Take who dials; ``authority`` is what the ``Host`` header says."""
         self.authority = authority
         self._dial = dial
+        self._tell = tell
         self._max = max_connections
         self._keep_alive_s = keep_alive_s
         self._connect_timeout_s = connect_timeout_s
@@ -67,7 +74,7 @@ class Origin:
         self._waiters: deque[Waiter] = deque()
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
-        #: Why no connection can be opened, as it was logged; empty while they can.
+        #: Why no connection can be opened, as it was told; empty while they can.
         self._failing = ""
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -150,18 +157,9 @@ class Origin:
         return connection
 
     def _note(self, why: str) -> None:
-        """Log why connections cannot be opened, once for each reason, and that they can again.
-
-        The code learns only that there is none, and it is the operator who can do something about a certificate.
-        """
-        if why == self._failing or self._closed:
-            return
-        self._failing = why
-        origin = self.authority.decode("ascii")
-        if why:
-            log.warning("upstream-unreachable", origin=origin, reason=why)
-        else:
-            log.info("upstream-reachable-again", origin=origin)
+        if why != self._failing and not self._closed:
+            self._failing = why
+            self._tell(self.authority.decode("ascii"), why)
 
     # --- what connections say ---
 

@@ -316,7 +316,11 @@ class TestMistakes:
             (["--profile", "nowhere", "--same-user", "--", "true"], 5, "profile-unknown"),
             (["--user", "root", "--same-user", "--", "true"], 2, "exclude each other"),
             (["-c", "none.toml", "--same-user", "--", "true"], 3, "none.toml"),
-            (["--url", "http://127.0.0.1:1", "--same-user", "--", "true"], 75, "no broker answers"),
+            (
+                ["--url", "http://127.0.0.1:1", "--same-user", "--", "true"],
+                75,
+                "no broker answers at http://127.0.0.1:1 (Connection refused)",
+            ),
         ],
     )
     def test_mistakes_are_named_and_nothing_is_run(self, world, arguments, status, message):
