@@ -331,8 +331,8 @@ class UpstreamConnection(asyncio.Protocol):
         if not parser.should_keep_alive():
             # Without framing the parser expects that the body ends with the connection; an answer to HEAD has none.
             self._keep &= unframed and version == "1.1" and not _says_close(headers)
-        elif self._head_only and coding is not None:
-            # The parser waits for a chunk now and would not notice if something began.
+        elif bodiless and (coding is not None or (status == _NO_CONTENT and length not in {None, b"0"})):
+            # Of a body that should not be there, more may be under way; and in chunks the parser does not notice it.
             self._keep = False
         self._in_head = False
         self._until_close = unframed and not bodiless

@@ -501,6 +501,24 @@ async def test_an_answer_to_head_is_complete_with_its_head(w, answer, kept):
         assert (call.outcome, call.body, w.pool.released) == ("complete", b"hello", 2)
 
 
+@pytest.mark.parametrize(
+    ("answer", "kept"),
+    [
+        (b"HTTP/1.1 204 No\r\nContent-Length: 0\r\n\r\n", True),
+        (b"HTTP/1.1 304 Not\r\nContent-Length: 7\r\n\r\n", True),
+        (b"HTTP/1.1 204 No\r\nContent-Length: 7\r\n\r\n", False),
+        (b"HTTP/1.1 204 No\r\nTransfer-Encoding: chunked\r\n\r\n", False),
+        (b"HTTP/1.1 304 Not\r\nTransfer-Encoding: chunked\r\n\r\n", False),
+    ],
+)
+async def test_an_answer_without_a_body_that_announces_one_ends_the_connection(w, answer, kept):
+    """The body may be under way: it would be read as the answer to the next call. Of 304 a length says nothing."""
+    call = w.call()
+    await w.say(answer)
+    assert (call.outcome, call.body) == ("complete", b"")
+    assert (w.pool.released, w.connection.closed) == (int(kept), not kept)
+
+
 # --- what nobody asked for ---
 
 
