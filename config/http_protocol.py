@@ -60,6 +60,8 @@ _WRITE_BUFFER: Final = 128 * 1024
 _TOLD: Final = 8
 #: How many that may be dropped for room one look at all connections finds, so that a flood does not cost one each.
 _SPARE: Final = 32
+#: So many pieces of a body in one segment are work for a while: others have their turn before the next is read.
+_MANY_PIECES: Final = 1000
 #: How much of a body is thrown away to keep a connection, when the answer was complete before it.
 _LEFTOVER_BYTES: Final = 256 * 1024
 
@@ -151,6 +153,9 @@ class Protocol(HeadReader):
         self.deadline = _NEVER
         self.write_deadline = _NEVER
         self.leftover = 0
+        #: Whether the segment that is read has brought some of the body, and the pieces that it has brought since.
+        self.brought = False
+        self.more: list[bytes] = []
         self.refusal: ProblemError | None = None
         self.closing = False
 
@@ -240,6 +245,7 @@ class Protocol(HeadReader):
             self._remember(data)
 
     def _feed(self, data: bytes) -> bool:
+        self.brought = False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade:
@@ -249,6 +255,8 @@ class Protocol(HeadReader):
             # llhttp's reasons are fixed phrases: they hold nothing of the request.
             self.refuse(cause if isinstance(cause, ProblemError) else ProblemError("request-malformed", str(error)))
         else:
+            if self.more:
+                self._hand_on_more()
             if self.phase != HEAD or self.fed <= self.limits.header_bytes:
                 return True
             self.refuse(self.too_large())
@@ -438,10 +446,30 @@ class Protocol(HeadReader):
             return
         limits = self.limits
         self.deadline = min(self.state.now + limits.body_idle_s, self.deadline + len(body) / limits.body_rate)
-        cycle.feed(body)
+        if self.brought:
+            # Of many small chunks each would cost as much as a large one.
+            self.more.append(body)
+        else:
+            self.brought = True
+            cycle.feed(body)
+
+    def _hand_on_more(self) -> None:
+        more, self.more = self.more, []
+        if len(more) > _MANY_PIECES:
+            self.transport.pause_reading()
+            self.loop.call_soon(self._read_on)
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.cycle.feed(b"".join(more))
+
+    def _read_on(self) -> None:
+        if not self.flow.read_paused and not self.transport.is_closing():
+            self.transport.resume_reading()
 
     def on_message_complete(self) -> None:
         """End a request's reading."""
+        if self.more:
+            self._hand_on_more()
+        self.brought = False
         self.phase = IDLE
         self.leftover = 0
         cycle = self.cycle

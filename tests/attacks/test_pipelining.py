@@ -228,6 +228,18 @@ def test_code_that_asks_but_does_not_read_is_not_answered_any_more(house, upstre
     assert len(upstream.requests) == made + 1
 
 
+def test_bodies_in_small_chunks_are_each_requests_own_and_go_on_in_larger_ones(house, upstream):
+    """A body of one-byte chunks would otherwise hold up everybody, here and at the API."""
+    run = house.open_run("items")
+    head = get(house, run, "/v1/items", "Transfer-Encoding: chunked", method="POST")
+    bodies = [b"a" * 20_000, b"bc", b"", b"d" * 3]
+    with Wire.to(house.port) as wire:
+        wire.send(b"".join(head + b"".join(b"1\r\n%c\r\n" % one for one in body) + b"0\r\n\r\n" for body in bodies))
+        assert [wire.answer().status for _ in bodies] == [200] * 4
+    assert [request.body for request in upstream.requests] == bodies
+    assert upstream.requests[0].raw.count(b"\r\n") < 1000
+
+
 def test_answers_never_cross_between_connections_or_runs(house, upstream):
     """Eight connections with the requests of two runs in turn: every answer is the one to its own request."""
     upstream.answers(echo)
