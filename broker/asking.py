@@ -41,6 +41,10 @@ class Asking(Protocol):
     def flush(self) -> None:
         """Let what was taken go: nothing follows it for now."""
 
+    def take_back(self) -> bool:
+        """Forget what began of the answer if nothing of it has left yet; say whether that is so."""
+        ...
+
     def end(self) -> None:
         """Take its end."""
 

@@ -439,6 +439,8 @@ class Call:
         if upstream is not None:
             upstream.abandon()
         gone = self.cut_by == GONE
+        if self.answered and self.asking.take_back():
+            self.answered = False
         if self.opened:
             status = self.status if self.answered else 0 if gone else problem.status
             self._close(status, shed=problem.code == "breaker-open")

@@ -277,6 +277,9 @@ class _HostAsking:
     def flush(self) -> None:
         """Do nothing: the answer is kept as a whole."""
 
+    def take_back(self) -> bool:
+        return True  # nothing leaves before the end
+
     def end(self) -> None:
         self._done(None)
 

@@ -48,6 +48,7 @@ class CallExchange(Exchange):
     chunked = False
     until_close = False
     bodiless = False
+    written = False
     out: list[bytes] = []  # noqa: RUF012 - replaced, never changed
     early: list[bytes] | None = None
     begun: asyncio.Future[None] | None = None
@@ -223,7 +224,16 @@ class CallExchange(Exchange):
         if self.out:
             self._write(copy=True)
 
+    def take_back(self) -> bool:
+        """Forget the head, and what follows it, while all of it still waits to be written."""
+        if self.written:
+            return False
+        self.out = []
+        self.response_started = self.chunked = self.until_close = self.bodiless = False
+        return True
+
     def _write(self, *, copy: bool) -> None:
+        self.written = True
         out, self.out = self.out, []
         if self.gone:
             return

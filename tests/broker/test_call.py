@@ -691,15 +691,31 @@ async def test_a_mistake_of_ours_before_the_call_begins_is_500_and_the_connectio
     assert (await code.reply()).status == 200
 
 
-@pytest.mark.parametrize(("head", "body"), [(KEY, ""), ("", KEY)])
-async def test_the_log_names_the_route_whose_answer_was_refused_for_the_credential_in_it(tmp_path, head, body):
-    """Of an answer that has begun the code sees only that it breaks off."""
+@pytest.mark.parametrize(("head", "body", "begun"), [(KEY, "", False), ("", KEY, False), ("", KEY, True)])
+async def test_the_log_names_the_route_whose_answer_was_refused_for_the_credential_in_it(tmp_path, head, body, begun):
+    """Of an answer that has begun the code sees only that it breaks off; one of which nothing has left is refused."""
+    go_on = asyncio.Event()
+
+    async def answer(_request: object, writer: asyncio.StreamWriter) -> None:
+        writer.write(f"HTTP/1.1 200 OK\r\nETag: {head}\r\nContent-Length: {len(body)}\r\n\r\n".encode())
+        if begun:
+            await go_on.wait()
+        writer.write(body.encode())
+
     async with world(tmp_path, scrub="refuse") as w:
-        w.api.says(f"HTTP/1.1 200 OK\r\nETag: {head}\r\nContent-Length: {len(body)}\r\n\r\n{body}".encode())
+        w.api.answer = answer
         code = await w.connect()
         with structlog.testing.capture_logs() as logs:
             await code.send(w.request("GET", "/v1/items"))
-            seen = (await code.reply()).body if head else await code.rest()
+            if begun:
+                assert (await code.head()).status == 200
+                go_on.set()
+                seen = await code.rest()
+            else:
+                reply = await code.reply()
+                assert (reply.status, reply.code) == (502, "credential-reflected")
+                seen = reply.body
         assert KEY.encode() not in seen
+        assert [row["status"] for row in w.rows] == [200 if begun else 502]
         names = {"run_id": w.run.run_id, "profile": "api", "route": "GET /v1/items"}
         assert logs == [{"event": "credential-reflected", "log_level": "warning", **names}]
