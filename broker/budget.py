@@ -1,7 +1,7 @@
 """How many calls a run may still make with one profile.
 
 Calls are reserved durably in blocks and spent in memory: a crash forfeits what a block had left and never widens.
-A block is 32 calls, or an eighth of what the run has spent where that is more (up to 4,096): writing to the disk then
+A block is 32 calls, or an eighth of what the run has spent where that is more: writing to the disk then
 costs a run of thousands of calls next to nothing, and a crash forfeits little more than an eighth of what was used.
 The next block is reserved while half of the last is left, so that no call waits for the disk; where one had to all the
 same, blocks grow, up to an eighth of the limit.
@@ -17,11 +17,12 @@ from typing import Final
 
 from config.problems import ProblemError
 
-#: How many calls are reserved at once, at least and at most.
+#: How many calls are reserved at once, at least.
 BLOCK: Final = 32
-LARGEST_BLOCK: Final = 4096
-#: How much larger a block becomes when the last one was used up before the next was reserved.
+#: How much larger a block becomes when the last one was used up before the next was reserved; and at least how many
+#: there are then for each call that waits.
 _GROWTH: Final = 4
+_FOR_EACH_WAITING: Final = 8
 
 #: Reserves up to so many calls durably and returns how many it got: fewer, or none, at the end of the budget.
 Reserve = Callable[[int], Awaitable[int]]
@@ -33,7 +34,19 @@ class Budget:
     ``reserve`` writes to the store. ``in_hand`` are calls that were reserved but not spent yet.
     """
 
-    __slots__ = ("_ahead", "_block", "_exhausted", "_lock", "_low", "_outrun", "_reserve", "in_hand", "limit", "spent")
+    __slots__ = (
+        "_ahead",
+        "_block",
+        "_exhausted",
+        "_lock",
+        "_low",
+        "_outrun",
+        "_reserve",
+        "_waiting",
+        "in_hand",
+        "limit",
+        "spent",
+    )
 
     def __init__(self, limit: int, reserve: Reserve, *, spent: int = 0) -> None:
         """Take what ``limit`` allows and, after a restart, what was ``spent`` or forfeited before."""
@@ -45,6 +58,7 @@ class Budget:
         self._lock: asyncio.Lock | None = None
         self._block = BLOCK
         self._outrun = False
+        self._waiting = 0
         #: With so many in hand the next block is reserved; and the task that does it.
         self._low = 0
         self._ahead: asyncio.Task[None] | None = None
@@ -71,7 +85,11 @@ class Budget:
         """
         while not self.spend_in_hand():
             self._outrun = self.spent > 0
-            await self._fetch_block()
+            self._waiting += 1
+            try:
+                await self._fetch_block()
+            finally:
+                self._waiting -= 1
 
     async def _fetch_ahead(self) -> None:
         # What fails here fails again, and is told, for the call that needs it.
@@ -89,8 +107,9 @@ class Budget:
             if self._outrun:
                 # Calls come faster than the disk: they need not wait as often.
                 self._outrun = False
-                self._block = min(self._block * _GROWTH, max(BLOCK, self.limit // 8))
-            granted = await self._reserve(min(LARGEST_BLOCK, max(self._block, self.spent // 8)))
+                grown = max(self._block * _GROWTH, self._waiting * _FOR_EACH_WAITING)
+                self._block = min(grown, max(BLOCK, self.limit // 8))
+            granted = await self._reserve(max(self._block, self.spent // 8))
             if granted <= 0:
                 self._exhausted = True
             else:

