@@ -1,10 +1,10 @@
 """How many calls a run may still make with one profile.
 
 Calls are reserved durably in blocks and spent in memory: a crash forfeits what a block had left and never widens.
-A block is 32 calls, or an eighth of what the run has spent where that is more: writing to the disk then
-costs a run of thousands of calls next to nothing, and a crash forfeits little more than an eighth of what was used.
-The next block is reserved while half of the last is left, so that no call waits for the disk; where one had to all the
-same, blocks grow, up to an eighth of the limit.
+A block is 32 calls, or a 64th of the limit or an eighth of what the run has spent where that is more: writing to the
+disk then costs a run of thousands of calls next to nothing, and a crash forfeits little more than an eighth of what
+was used. The next block is reserved while half of the last is left, so that no call waits for the disk; where one had
+to all the same, blocks grow, up to an eighth of the limit.
 An attempt that is denied spends too, so that the code cannot search for granted routes for ever.
 """
 
@@ -17,8 +17,9 @@ from typing import Final
 
 from config.problems import ProblemError
 
-#: How many calls are reserved at once, at least.
+#: How many calls are reserved at once, at least; and which part of the limit, at least.
 BLOCK: Final = 32
+_PART: Final = 64
 #: How much larger a block becomes when the last one was used up before the next was reserved; and at least how many
 #: there are then for each call that waits.
 _GROWTH: Final = 4
@@ -56,7 +57,7 @@ class Budget:
         self._reserve = reserve
         self._exhausted = False
         self._lock: asyncio.Lock | None = None
-        self._block = BLOCK
+        self._block = max(BLOCK, limit // _PART)
         self._outrun = False
         self._waiting = 0
         #: With so many in hand the next block is reserved; and the task that does it.

@@ -45,14 +45,21 @@ async def test_a_budget_gives_exactly_its_limit_however_many_ask_at_once():
 
 
 async def test_a_block_is_32_calls_and_grows_with_what_was_spent():
-    one, asked = budget(100_000)
-    for _ in range(40_000):
+    one, asked = budget(2_000)
+    for _ in range(1_500):
         await one.spend()
         await asyncio.sleep(0)
     assert asked[:8] == [BLOCK] * 8
     assert asked[12] > BLOCK
-    assert max(asked) > 4_000
+    assert max(asked) > 150
     assert sum(asked) - one.spent == one.in_hand <= one.spent // 8 + one.spent // 16
+
+
+@pytest.mark.parametrize(("limit", "first"), [(256, BLOCK), (2_048, BLOCK), (100_000, 1_562)])
+async def test_the_first_block_is_32_calls_or_a_64th_of_the_limit(limit, first):
+    one, asked = budget(limit)
+    await one.spend()
+    assert asked == [first]
 
 
 async def test_the_next_block_is_reserved_before_a_call_needs_it():
