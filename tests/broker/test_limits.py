@@ -45,14 +45,29 @@ async def test_a_budget_gives_exactly_its_limit_however_many_ask_at_once():
 
 
 async def test_a_block_is_32_calls_and_grows_with_what_was_spent():
-    one, asked = budget(2_000)
-    for _ in range(1_500):
+    asked: list[tuple[int, int]] = []
+
+    async def reserve(wanted: int) -> int:
+        asked.append((wanted, one.spent))
+        return wanted
+
+    one = Budget(100_000, reserve)
+    for _ in range(40_000):
         await one.spend()
         await asyncio.sleep(0)
-    assert asked[:8] == [BLOCK] * 8
-    assert asked[12] > BLOCK
-    assert max(asked) > 150
-    assert sum(asked) - one.spent == one.in_hand <= one.spent // 8 + one.spent // 16
+    smallest = 100_000 // 64
+    assert [wanted for wanted, _ in asked] == [max(smallest, spent // 8) for _, spent in asked]
+    assert asked[-1][0] > 4_096
+    reserved = sum(wanted for wanted, _ in asked)
+    assert reserved - one.spent == one.in_hand <= one.spent // 8 + one.spent // 16
+
+
+async def test_a_run_of_256_calls_has_blocks_of_32():
+    one, asked = budget(256)
+    for _ in range(256):
+        await one.spend()
+        await asyncio.sleep(0)
+    assert asked == [BLOCK] * 9, "the last one finds nothing left"
 
 
 @pytest.mark.parametrize(("limit", "first"), [(256, BLOCK), (2_048, BLOCK), (100_000, 1_562)])
