@@ -10,6 +10,7 @@ import pytest
 from config.clock import FakeClock
 from tests.attacks.house import serving
 from tests.attacks.upstream import Upstream
+from tests.worlds.rule_breaker import RuleBreaker
 
 ITEMS = ["GET /v1/items", "POST /v1/items", "GET /v1/items/*"]
 CATALOG = ["DELETE /v1/items/*", "GET /v1/admin"]
@@ -74,3 +75,15 @@ def house(_house, upstream, decoy):
 @pytest.fixture
 def clock():
     return FakeClock()
+
+
+@pytest.fixture(scope="module")
+def running():
+    """An API that breaks the rules as a test says."""
+    with RuleBreaker() as api:
+        yield api
+
+
+@pytest.fixture
+def api(running):
+    return running

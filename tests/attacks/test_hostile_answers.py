@@ -37,12 +37,6 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def running():
-    with RuleBreaker() as api:
-        yield api
-
-
-@pytest.fixture(scope="module")
 def lonely():
     """An API that keeps no connection, as nothing that it answers is well."""
     with RuleBreaker() as api:
@@ -85,11 +79,6 @@ def house(_house, running, lonely, tls):
     lonely.forget()
     tls[1].forget()
     return _house
-
-
-@pytest.fixture
-def api(running):
-    return running
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ import pytest
 
 from tests.attacks.house import serving
 from tests.worlds.outcomes import asking, call, until
-from tests.worlds.rule_breaker import RuleBreaker, says, whole
+from tests.worlds.rule_breaker import says, whole
 from tests.worlds.service import CANARY
 
 pytestmark = pytest.mark.flow
@@ -31,12 +31,6 @@ ODD = 'se"cr\\et/<&>+=%~ key-0123456789'
 SHORT = "ab12xyz"
 MIB = 1 << 20
 SECRETS = {"api": CANARY, "odd": ODD, "short": SHORT}
-
-
-@pytest.fixture(scope="module")
-def running():
-    with RuleBreaker() as api:
-        yield api
 
 
 @pytest.fixture(scope="module")
@@ -73,11 +67,6 @@ def _house(tmp_path_factory, running):
 def house(_house, running):
     running.forget()
     return _house
-
-
-@pytest.fixture
-def api(running):
-    return running
 
 
 def ask(house, profile, method="GET", target=EVIL, **more):

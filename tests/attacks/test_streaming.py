@@ -14,7 +14,7 @@ import pytest
 
 from tests.attacks.house import serving
 from tests.worlds.outcomes import asking, call, until
-from tests.worlds.rule_breaker import RuleBreaker, says
+from tests.worlds.rule_breaker import says
 
 pytestmark = pytest.mark.flow
 
@@ -24,12 +24,6 @@ MIB = 1 << 20
 #: What the kernel holds for the broker between a sender and a reader that does not read.
 KERNEL = sum(int(Path(f"/proc/sys/net/ipv4/tcp_{kind}mem").read_text().split()[2]) for kind in "rw")
 PROFILES = ["masked", "plain"]
-
-
-@pytest.fixture(scope="module")
-def running():
-    with RuleBreaker() as api:
-        yield api
 
 
 @pytest.fixture(scope="module")
@@ -50,11 +44,6 @@ def _house(tmp_path_factory, running):
 def house(_house, running):
     running.forget()
     return _house
-
-
-@pytest.fixture
-def api(running):
-    return running
 
 
 def resident(house) -> int:
