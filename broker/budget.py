@@ -11,7 +11,6 @@ An attempt that is denied spends too, so that the code cannot search for granted
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -36,10 +35,9 @@ class Budget:
     """
 
     __slots__ = (
-        "_ahead",
         "_block",
         "_exhausted",
-        "_lock",
+        "_fetching",
         "_low",
         "_outrun",
         "_reserve",
@@ -56,13 +54,12 @@ class Budget:
         self.spent = spent
         self._reserve = reserve
         self._exhausted = False
-        self._lock: asyncio.Lock | None = None
         self._block = max(BLOCK, limit // _PART)
         self._outrun = False
         self._waiting = 0
         #: With so many in hand the next block is reserved; and the task that does it.
         self._low = 0
-        self._ahead: asyncio.Task[None] | None = None
+        self._fetching: asyncio.Task[None] | None = None
 
     @property
     def left(self) -> int:
@@ -75,8 +72,8 @@ class Budget:
             return False
         self.in_hand -= 1
         self.spent += 1
-        if self.in_hand == self._low:
-            self._ahead = asyncio.get_running_loop().create_task(self._fetch_ahead())
+        if self.in_hand == self._low and not self._exhausted:
+            self._fetch()
         return True
 
     async def spend(self) -> None:
@@ -85,35 +82,40 @@ class Budget:
         Errors: ``ProblemError("budget-exhausted")``; whatever ``reserve`` raises when the state cannot be written.
         """
         while not self.spend_in_hand():
+            if self._exhausted:
+                raise ProblemError("budget-exhausted", max_calls=self.limit)
             self._outrun = self.spent > 0
             self._waiting += 1
             try:
-                await self._fetch_block()
+                # A block is everybody's: a call that is given up here leaves it to the others.
+                await asyncio.shield(self._fetch())
             finally:
                 self._waiting -= 1
 
-    async def _fetch_ahead(self) -> None:
-        # What fails here fails again, and is told, for the call that needs it.
-        with contextlib.suppress(ProblemError):
-            await self._fetch_block(ahead=True)
+    def _fetch(self) -> asyncio.Task[None]:
+        """Return the reservation of the next block: the one that is under way, if one is."""
+        # One that is done and has not said so yet is not under way any more: who awaited it would not wait.
+        if self._fetching is None or self._fetching.done():
+            self._fetching = asyncio.get_running_loop().create_task(self._fetch_block())
+            self._fetching.add_done_callback(self._fetched)
+        return self._fetching
 
-    async def _fetch_block(self, *, ahead: bool = False) -> None:
-        if self._exhausted:
-            raise ProblemError("budget-exhausted", max_calls=self.limit)
-        if self._lock is None:
-            self._lock = asyncio.Lock()
-        async with self._lock:
-            if self._exhausted or self.in_hand > (self._low if ahead else 0):
-                return  # another call fetched it while this one waited
-            if self._outrun:
-                # Calls come faster than the disk: they need not wait as often.
-                self._outrun = False
-                grown = max(self._block * _GROWTH, self._waiting * _FOR_EACH_WAITING)
-                self._block = min(grown, max(BLOCK, self.limit // 8))
-            granted = await self._reserve(max(self._block, self.spent // 8))
-            if granted <= 0:
-                self._exhausted = True
-            else:
-                # The limit may have fallen meanwhile: then the rest is forfeited.
-                self.in_hand = max(0, min(self.in_hand + granted, self.limit - self.spent))
-                self._low = granted // 2
+    def _fetched(self, task: asyncio.Task[None]) -> None:
+        if self._fetching is task:
+            self._fetching = None
+        if not task.cancelled():
+            task.exception()  # nobody may wait for it: what fails then fails again for the call that needs it
+
+    async def _fetch_block(self) -> None:
+        if self._outrun:
+            # Calls come faster than the disk: they need not wait as often.
+            self._outrun = False
+            grown = max(self._block * _GROWTH, self._waiting * _FOR_EACH_WAITING)
+            self._block = min(grown, max(BLOCK, self.limit // 8))
+        granted = await self._reserve(max(self._block, self.spent // 8))
+        if granted <= 0:
+            self._exhausted = True
+        else:
+            # The limit may have fallen meanwhile: then the rest is forfeited.
+            self.in_hand = max(0, min(self.in_hand + granted, self.limit - self.spent))
+            self._low = granted // 2

@@ -97,6 +97,32 @@ async def test_blocks_grow_when_calls_come_faster_than_the_disk_but_not_beyond_a
         await one.spend()
 
 
+async def test_a_call_that_is_given_up_while_a_block_is_reserved_loses_the_others_none_of_it():
+    written = asyncio.Event()
+    left = 256
+
+    async def reserve(wanted: int) -> int:
+        nonlocal left
+        granted = min(wanted, left)
+        left -= granted
+        await written.wait()
+        return granted
+
+    one = Budget(256, reserve)
+    given_up = [asyncio.create_task(one.spend()) for _ in range(3)]
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    for task in given_up:
+        task.cancel()
+    await asyncio.gather(*given_up, return_exceptions=True)
+    written.set()
+    for _ in range(256):
+        await one.spend()
+    with pytest.raises(ProblemError, match="budget-exhausted"):
+        await one.spend()
+    assert (one.spent, left) == (256, 0)
+
+
 async def test_a_state_that_fails_ahead_of_need_fails_nobody_until_it_is_needed():
     broken = False
 
