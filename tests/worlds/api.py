@@ -1,6 +1,6 @@
 """A small working API on loopback for the flow tests: records what reached it and answers as it is told.
 
-A path that no handler was given for answers 501, so that nothing passes by luck.
+A path that no handler was given for answers 501, so that nothing passes by luck, unless ``otherwise`` is set.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ class Api:
     def __init__(self) -> None:
         self.received: list[Received] = []
         self.connections = 0
+        self.otherwise: Handler | None = None
         self._handlers: dict[tuple[str, str], Handler] = {}
         api = self
 
@@ -69,7 +70,7 @@ class Api:
                 headers = [(name.lower(), value) for name, value in self.headers.items()]
                 request = Received(self.command, self.requestline.split(" ")[1], headers, body)
                 api.received.append(request)
-                handler = api._handlers.get((self.command, request.target.split("?")[0]))
+                handler = api._handlers.get((self.command, request.target.split("?")[0]), api.otherwise)
                 answer = handler(request) if handler else Answer(501, body=b'{"unknown": true}')
                 self.send(answer)
 
