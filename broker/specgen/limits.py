@@ -1,0 +1,17 @@
+"""What a document may cost: no real one comes near, and a hostile one ends in one clear line."""
+
+from typing import Final
+
+#: Of the document and every file that it refers to, together.
+MAX_BYTES: Final = 64 << 20
+MAX_FILES: Final = 1_000
+#: Levels of nesting: far more than people write, far fewer than a recursive reader can take.
+MAX_DEPTH: Final = 200
+#: Values of one file: mappings, lists and what stands in them.
+MAX_NODES: Final = 4_000_000
+#: Values that the aliases of a YAML file stand for; each alias counts as all that it repeats.
+MAX_ALIASED: Final = 500_000
+#: References that lead to references, until one leads to something.
+MAX_CHAIN: Final = 32
+#: Members copied because something stands beside a reference, in the whole document.
+MAX_MERGED: Final = 2_000_000
