@@ -7,6 +7,7 @@ field holds a value that no broker loads (:data:`QUESTION`), so that nothing sta
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -28,12 +29,27 @@ def catalog_json(api: Api, files: Mapping[str, str]) -> bytes:
     return _written({"specgen": {**stamp(api), "files": dict(sorted(files.items()))}, "catalog": list(api.catalog)})
 
 
+def digest(data: bytes) -> str:
+    """Return the digest of a file as the catalog names it."""
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+def is_catalog(data: bytes) -> bool:
+    """Say whether a file is a catalog that we wrote."""
+    try:
+        document = json.loads(data)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(document, dict) and isinstance(document.get("specgen"), dict) and "catalog" in document
+
+
 def grants_json(
     api: Api, *, profile: str, global_name: str, callers: Sequence[str], allow: Sequence[RouteEntry]
 ) -> bytes:
     """Return ``grants.json`` with the one profile.
 
-    Its token is a static key of the profile's name: the operator changes that where the API has something shorter-lived.
+    Its token is a static key of the name of the profile: the operator puts something shorter-lived there where the API
+    has it.
     """
     return _written({"profiles": {profile: _profile(api, profile, global_name, callers, allow)}})
 

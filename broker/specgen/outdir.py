@@ -1,0 +1,122 @@
+"""The directory that specgen writes into: what may be replaced there, and what is stale.
+
+``catalog.json`` names the digest of every file that was written with it. A file whose content is not one of ours is
+somebody's work: ``grants.json`` is kept, because operators edit it, and any other is not replaced unless that is asked
+for. The catalog is written last, so that a run that was cut short is finished by the next one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from broker.specgen.catalog import digest, is_catalog
+from broker.specgen.texts import one_line
+from config import load
+
+CATALOG: Final = "catalog.json"
+GRANTS: Final = "grants.json"
+
+_MODE: Final = 0o644
+_SHOWN_LINES: Final = 6
+_SHOWN_WIDTH: Final = 140
+_LARGEST: Final = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A file that is not what it would be now. ``lines`` say how, marked ``-`` (there) and ``+`` (would be there)."""
+
+    name: str
+    what: str
+    lines: tuple[str, ...] = ()
+
+
+class Directory:
+    """A directory as it is now. Errors of every method: ``OSError``."""
+
+    def __init__(self, path: Path) -> None:
+        """Read nothing yet; the directory may be missing."""
+        self.path = path
+
+    def foreign(self, files: Mapping[str, bytes]) -> list[str]:
+        """Return the names of files that are there, that we did not write and that differ from ``files``."""
+        written = self._digests()
+        found = []
+        for name, data in files.items():
+            there = self._read(name)
+            ours = name == CATALOG and there is not None and is_catalog(there)
+            if there is not None and there != data and not ours and written.get(name) != digest(there):
+                found.append(name)
+        return found
+
+    def write(self, files: Mapping[str, bytes]) -> list[str]:
+        """Write the files that differ and return their names. Nothing is written half."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        changed = [name for name, data in files.items() if self._read(name) != data]
+        for name in sorted(changed, key=lambda name: name == CATALOG):
+            load.write_atomic(self.path / name, files[name], mode=_MODE)
+        return changed
+
+    def differences(self, files: Mapping[str, bytes], profile: str) -> list[Difference]:
+        """Return what is stale or missing. Of a ``grants.json`` that was edited only the catalog is compared."""
+        kept = GRANTS in self.foreign({GRANTS: files[GRANTS]})
+        found = []
+        for name, data in files.items():
+            there = self._read(name)
+            if there is None:
+                found.append(Difference(name, "is missing"))
+            elif kept and name == GRANTS:
+                found += self.kept_catalog(files, profile)
+            elif there != data:
+                found.append(Difference(name, "is stale", tuple(_changes(_lines(there), _lines(data)))))
+        return found
+
+    def kept_catalog(self, files: Mapping[str, bytes], profile: str) -> Iterator[Difference]:
+        """Yield how the catalog in the operator's own ``grants.json`` differs, if it does.
+
+        A catalog that is not the document's reserves nothing for a route that is new, so wildcards may grant it.
+        """
+        try:
+            listed = json.loads(self._read(GRANTS) or b"")["profiles"][profile]["catalog"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            listed = None
+        catalog = json.loads(files[CATALOG])["catalog"]
+        if isinstance(listed, list) and listed != catalog:
+            what = f"was edited, and the catalog of {profile} in it is not this document's; {CATALOG} has it"
+            yield Difference(GRANTS, what, tuple(_changes(map(json.dumps, listed), map(json.dumps, catalog))))
+
+    def _digests(self) -> Mapping[str, Any]:
+        there = self._read(CATALOG)
+        if there is None or not is_catalog(there):
+            return {}
+        files = json.loads(there)["specgen"].get("files")
+        return files if isinstance(files, dict) else {}
+
+    def _read(self, name: str) -> bytes | None:
+        try:
+            with (self.path / name).open("rb") as file:
+                return file.read(_LARGEST)
+        except FileNotFoundError:
+            return None
+
+
+def _lines(data: bytes) -> list[str]:
+    return data.decode(errors="replace").splitlines()
+
+
+def _changes(there: Iterable[str], wanted: Iterable[str]) -> Iterator[str]:
+    """Yield a bounded number of lines that say how two texts differ, in the time that reading them takes."""
+    old, new = Counter(there), Counter(wanted)
+    gone, added = old - new, new - old
+    if not gone and not added:
+        yield "the same lines stand in another order"
+    for mark, lines in (("-", gone), ("+", added)):
+        for line in list(lines)[:_SHOWN_LINES]:
+            yield f"{mark} {one_line(line, _SHOWN_WIDTH)}"
+        if len(lines) > _SHOWN_LINES:
+            yield f"{mark} and {len(lines) - _SHOWN_LINES} lines more"
