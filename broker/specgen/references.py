@@ -93,12 +93,12 @@ class References:
         *,
         siblings_count: bool,
     ) -> tuple[Any, str]:
-        beside: list[dict[str, Any]] = []
+        beside: list[tuple[str, dict[str, Any]]] = []
         while isinstance(node, Mapping) and "$ref" in node:
             reference = node["$ref"]
             if not isinstance(reference, str):
                 raise UnresolvedError(pointer, "$ref is no text", "write where it leads to")
-            file = pointer.partition("#")[0]
+            file = reference.file if isinstance(reference, _Elsewhere) else pointer.partition("#")[0]
             step = file, reference
             if step in seen:
                 raise UnresolvedError(
@@ -108,20 +108,39 @@ class References:
                 raise UnresolvedError(pointer, f"more than {MAX_CHAIN} references lead to references", "shorten them")
             seen |= {step}
             if siblings_count and len(node) > 1:
-                beside.append({name: value for name, value in node.items() if name != "$ref"})
+                beside.append((file, {name: value for name, value in node.items() if name != "$ref"}))
             node, pointer = self._target(file, reference, pointer, seen)
         return self._overlaid(node, beside, pointer), pointer
 
-    def _overlaid(self, target: Any, beside: list[dict[str, Any]], pointer: str) -> Any:
+    def _overlaid(self, target: Any, beside: list[tuple[str, dict[str, Any]]], pointer: str) -> Any:
         if not beside or not (isinstance(target, Mapping) or target is True):
             return target
         merged = {} if target is True else dict(target)
-        for members in reversed(beside):
-            merged.update(members)
-        self._merged += len(merged)
+        self._count(len(merged), pointer)
+        for file, members in reversed(beside):
+            self._count(len(members), pointer)
+            same = file == pointer.partition("#")[0]
+            merged.update(members if same else self._from_elsewhere(members, file, pointer))
+        return merged
+
+    def _from_elsewhere(self, value: Any, file: str, pointer: str) -> Any:
+        """Copy what stands beside a reference for a place in another file; its references still count from ``file``."""
+        if not isinstance(value, (dict, list)):
+            return value
+        self._count(len(value), pointer)
+        if isinstance(value, list):
+            return [self._from_elsewhere(inner, file, pointer) for inner in value]
+        copy = {name: self._from_elsewhere(inner, file, pointer) for name, inner in value.items()}
+        reference = copy.get("$ref")
+        if isinstance(reference, str) and not isinstance(reference, _Elsewhere):
+            copy["$ref"] = _Elsewhere(reference)
+            copy["$ref"].file = file
+        return copy
+
+    def _count(self, members: int, pointer: str) -> None:
+        self._merged += members
         if self._merged > MAX_MERGED:
             raise UnresolvedError(pointer, f"more than {MAX_MERGED} members stand beside references", _BUNDLE)
-        return merged
 
     def _target(self, file: str, reference: str, place: str, seen: frozenset[tuple[str, str]]) -> tuple[Any, str]:
         known = self._targets.get((file, reference))
@@ -157,6 +176,13 @@ class References:
                 node, pointer = self._follow(node, pointer, seen, siblings_count=self._siblings_count)
             node, pointer = _step(node, token), child(pointer, token)
         return node, pointer
+
+
+class _Elsewhere(str):
+    """A reference that was written in another file than the one whose pointer it now stands under."""
+
+    __slots__ = ("file",)
+    file: str
 
 
 class _LostError(Exception):
