@@ -11,6 +11,7 @@ from __future__ import annotations
 import getpass
 import json
 import sys
+import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -25,6 +26,8 @@ _LAST: Final = 16
 _GAP: Final = 3
 #: A table of fewer columns stays one and is folded: as blocks it would be several times as long, for little.
 _MANY: Final = 6
+#: Work that takes longer than so many seconds is shown.
+_LONG_S: Final = 1.0
 
 
 def set_program(name: str) -> None:
@@ -111,6 +114,28 @@ def waiting(text: str, seconds: float) -> Iterator[Callable[[float], None]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(plain(text), total=max(seconds, 1.0))
         yield lambda passed: progress.update(task, completed=passed)
+
+
+@contextmanager
+def counting(text: str) -> Iterator[Callable[[int, int], None]]:
+    """Show on stderr, if it is a terminal, that work is under way once it takes a second; yield what tells how far."""
+    if not sys.stderr.isatty():
+        yield lambda _done, _total: None
+        return
+    from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
+
+    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+    progress = Progress(*columns, console=Console(stderr=True), transient=True)
+    task = progress.add_task(plain(text), total=None)
+    late = threading.Timer(_LONG_S, progress.start)
+    late.start()
+    try:
+        yield lambda done, total: progress.update(task, completed=done, total=total)
+    finally:
+        late.cancel()
+        late.join()
+        progress.stop()
 
 
 def ask_secret(what: str) -> Secret:

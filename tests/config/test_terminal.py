@@ -1,6 +1,11 @@
 from __future__ import annotations
 
 import io
+import os
+import pty
+import sys
+import threading
+from contextlib import contextmanager
 
 import pytest
 
@@ -92,3 +97,53 @@ def test_a_secret_from_a_pipe_loses_one_line_break(monkeypatch, given, read):
 
 def test_counts_are_plain_english():
     assert [terminal.count(number, "run") for number in (0, 1, 2)] == ["0 runs", "1 run", "2 runs"]
+
+
+@contextmanager
+def screen(monkeypatch):
+    """Make standard error a terminal; yield the end that shows what is written. In the test: a capture is a phase's."""
+    ours, theirs = pty.openpty()
+    with os.fdopen(theirs, "w") as stderr, monkeypatch.context() as patched:
+        patched.setattr(sys, "stderr", stderr)
+        patched.setenv("TERM", "xterm")
+        yield ours
+    os.close(ours)
+
+
+def test_work_that_takes_long_shows_how_far_it_is(monkeypatch):
+    monkeypatch.setattr(terminal, "_LONG_S", 0.0)
+    with screen(monkeypatch) as shows, terminal.counting("pets\x1b[31m.json") as tell:
+        tell(3, 12)
+        shown = b""
+        while b" 3/12" not in shown:
+            shown += os.read(shows, 65536)
+    assert rb"pets\x1b" in shown
+
+
+def test_work_that_is_done_at_once_shows_nothing(monkeypatch):
+    with screen(monkeypatch) as shows:
+        with terminal.counting("pets.json") as tell:
+            tell(12, 12)
+        sys.stderr.write("end")
+        sys.stderr.flush()
+        assert os.read(shows, 65536) == b"end"
+
+
+def test_work_that_fails_leaves_no_display_behind(monkeypatch):
+    monkeypatch.setattr(terminal, "_LONG_S", 0.0)
+    before = threading.active_count()
+
+    def work(shows):
+        with terminal.counting("pets.json"):
+            assert os.read(shows, 1)
+            raise ValueError
+
+    with screen(monkeypatch) as shows, pytest.raises(ValueError):
+        work(shows)
+    assert threading.active_count() == before
+
+
+def test_without_a_terminal_progress_is_not_shown(capsys):
+    with terminal.counting("pets.json") as tell:
+        tell(1, 2)
+    assert capsys.readouterr().err == ""
