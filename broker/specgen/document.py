@@ -12,9 +12,10 @@ from typing import Any, Final
 from urllib.parse import quote, unquote_to_bytes
 
 from broker.specgen.jsontext import read_json
-from broker.specgen.limits import MAX_BYTES, MAX_FILES
+from broker.specgen.limits import MAX_BYTES, MAX_FILES, MAX_SHOWN
 from broker.specgen.model import DocumentError
-from broker.specgen.references import References, quoted
+from broker.specgen.references import References
+from broker.specgen.texts import quoted
 from broker.specgen.yamltext import read_yaml
 
 _VERSION: Final = re.compile(r"3\.([012])(?:\.[0-9]{1,9}(?:-[A-Za-z0-9.-]{1,64})?)?", re.ASCII)
@@ -96,7 +97,9 @@ def _check_paths(root: Mapping[str, Any]) -> None:
 
 
 def _shown(value: Any) -> str:
-    return quoted(value, 40) if isinstance(value, str) else str(value) if isinstance(value, float) else "(no text)"
+    return (
+        quoted(value, MAX_SHOWN) if isinstance(value, str) else str(value) if isinstance(value, float) else "(no text)"
+    )
 
 
 class _Files:

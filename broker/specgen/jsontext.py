@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from itertools import chain
 from typing import Any, Final
 
-from broker.specgen.limits import MAX_DEPTH, MAX_NODES
+from broker.specgen.limits import MAX_DEPTH, MAX_NODES, MAX_SHOWN
 from broker.specgen.model import DocumentError
-from broker.specgen.references import child, quoted
+from broker.specgen.references import child
+from broker.specgen.texts import quoted
 
 #: An escape of half a pair, in JSON or in YAML; whole pairs look the same, so it only says that a look is worth it.
 _SURROGATE: Final = re.compile(r"\\(?:u|U0000)[dD][89a-fA-F]")
@@ -80,7 +81,7 @@ class _Hooks:
         if self._twice is not None:
             found, name = self._twice
             where = next(pointer for pointer, value in _walk(document) if value is found)
-            raise DocumentError(f"{quoted(name)} stands twice in {where}")
+            raise DocumentError(f"{quoted(name, MAX_SHOWN)} stands twice in {where}")
         if self._endless:
             for pointer, value in _walk(document):
                 if isinstance(value, float) and not math.isfinite(value):

@@ -15,3 +15,5 @@ MAX_ALIASED: Final = 500_000
 MAX_CHAIN: Final = 32
 #: Members copied because something stands beside a reference, in the whole document.
 MAX_MERGED: Final = 2_000_000
+#: Characters of a text of the document that an error shows.
+MAX_SHOWN: Final = 100

@@ -11,8 +11,9 @@ from functools import lru_cache
 from typing import Any, Final
 from urllib.parse import quote, unquote
 
-from broker.specgen.limits import MAX_CHAIN, MAX_MERGED
+from broker.specgen.limits import MAX_CHAIN, MAX_MERGED, MAX_SHOWN
 from broker.specgen.model import DocumentError, Level, Note
+from broker.specgen.texts import quoted
 
 #: What RFC 3986 lets stand in a fragment as it is.
 _FRAGMENT: Final = "~!$&'()*+,;=:@?"
@@ -53,11 +54,6 @@ def child(pointer: str, *tokens: str | int) -> str:
 def _escaped(token: str) -> str:
     # Half of a surrogate pair cannot be escaped: the reader refuses it, and says where with the pointer made here.
     return quote(token.replace("~", "~0").replace("/", "~1"), safe=_FRAGMENT, errors="replace")
-
-
-def quoted(text: str, limit: int = 100) -> str:
-    """Return a text of the document as an error may show it: ASCII, on one line, bounded."""
-    return ascii(text if len(text) <= limit else text[:limit] + "...")
 
 
 class References:
@@ -102,7 +98,9 @@ class References:
             step = file, reference
             if step in seen:
                 raise UnresolvedError(
-                    pointer, f"the reference {quoted(reference)} comes back to itself", "write one of them out"
+                    pointer,
+                    f"the reference {quoted(reference, MAX_SHOWN)} comes back to itself",
+                    "write one of them out",
                 )
             if len(seen) == MAX_CHAIN:
                 raise UnresolvedError(pointer, f"more than {MAX_CHAIN} references lead to references", "shorten them")
@@ -148,7 +146,9 @@ class References:
             try:
                 known = self._find(file, reference, seen)
             except _LostError as error:
-                raise UnresolvedError(place, f"the reference {quoted(reference)} {error}", error.remedy) from None
+                raise UnresolvedError(
+                    place, f"the reference {quoted(reference, MAX_SHOWN)} {error}", error.remedy
+                ) from None
             self._targets[file, reference] = known
         return known
 

@@ -6,30 +6,23 @@ taken, since published documents have them. What an alias repeats is shared and 
 
 from __future__ import annotations
 
-import math
-import re
 from collections.abc import Callable
 from typing import Any, Final
 
 import yaml
 
 from broker.specgen.jsontext import check_characters
-from broker.specgen.limits import MAX_ALIASED, MAX_DEPTH, MAX_NODES
+from broker.specgen.limits import MAX_ALIASED, MAX_DEPTH, MAX_NODES, MAX_SHOWN
 from broker.specgen.model import DocumentError
-from broker.specgen.references import quoted
+from broker.specgen.texts import one_line, quoted
+from broker.specgen.yamlscalars import CORE, value_of
 
 #: The parser in C where PyYAML was built with it: ten times as fast.
 _LOADER: Final[Any] = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
-_CORE: Final = "tag:yaml.org,2002:"
-_INT: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", re.ASCII)
-_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
-_WORDS: Final = {
-    **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),
-    **dict.fromkeys(("true", "True", "TRUE"), True),
-    **dict.fromkeys(("false", "False", "FALSE"), False),
-}
-_NUMBER_STARTS: Final = frozenset("+-.0123456789")
+_MAX_TAG_DIRECTIVES: Final = 100
+#: Characters of what the parser says.
+_MAX_PROBLEM: Final = 200
 _MERGE: Final = "<<"
 _TOO_DEEP: Final = f"nested deeper than {MAX_DEPTH} levels"
 
@@ -41,6 +34,9 @@ def read_yaml(text: str) -> Any:
     value for, aliases that repeat too much or lead back to themselves, and for a text that would cost more than
     ``limits.py`` allows. It names no file.
     """
+    # The parser in C compares each with all before it.
+    if text.count("%TAG") > _MAX_TAG_DIRECTIVES:
+        raise DocumentError(f"more than {_MAX_TAG_DIRECTIVES} %TAG directives")
     try:
         loader = _LOADER(text)
         try:
@@ -50,9 +46,9 @@ def read_yaml(text: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         line = f", line {mark.line + 1} column {mark.column + 1}" if mark else ""
-        raise DocumentError(f"not YAML: {_shown(error.problem)}{line}") from None
+        raise DocumentError(f"not YAML: {one_line(error.problem, _MAX_PROBLEM)}{line}") from None
     except yaml.YAMLError as error:
-        raise DocumentError(f"not YAML: {_shown(str(error))}") from None
+        raise DocumentError(f"not YAML: {one_line(str(error), _MAX_PROBLEM)}") from None
     check_characters(text, document)
     return document
 
@@ -143,8 +139,8 @@ class _Composer:
     def _start(self, event: Any, value: dict[str, Any] | list[Any], tag: str) -> None:
         if self._awaits_key() is not None:
             raise _error(event, "a key is no text")
-        if event.tag not in {None, "!", _CORE + tag}:
-            raise _error(event, f"the tag {quoted(event.tag)} has no value in JSON")
+        if event.tag not in {None, "!", CORE + tag}:
+            raise _error(event, f"the tag {quoted(event.tag, MAX_SHOWN)} has no value in JSON")
         if len(self._stack) == MAX_DEPTH:
             raise _error(event, _TOO_DEEP)
         if event.anchor is not None:
@@ -168,9 +164,9 @@ class _Composer:
     def _alias(self, event: Any) -> None:
         anchor = self._anchors.get(event.anchor)
         if anchor is None:
-            raise _error(event, f"the alias {quoted(event.anchor)} names nothing")
+            raise _error(event, f"the alias {quoted(event.anchor, MAX_SHOWN)} names nothing")
         if anchor.open:
-            raise _error(event, f"the alias {quoted(event.anchor)} stands inside what it names")
+            raise _error(event, f"the alias {quoted(event.anchor, MAX_SHOWN)} stands inside what it names")
         self._aliased += anchor.size
         if self._aliased > MAX_ALIASED:
             raise _error(event, f"aliases repeat more than {MAX_ALIASED} values")
@@ -184,7 +180,7 @@ class _Composer:
 
     def _key(self, top: _Open, key: str, event: Any) -> None:
         if not top.merging and key in top.value:
-            raise _error(event, f"{quoted(key)} stands twice in its mapping")
+            raise _error(event, f"{quoted(key, MAX_SHOWN)} stands twice in its mapping")
         top.key = key
 
     def _place(self, value: Any, size: int, height: int, event: Any) -> None:
@@ -209,46 +205,11 @@ class _Composer:
 
 
 def _resolved(event: Any) -> Any:
-    text: str = event.value
-    tag = event.tag
-    if tag is None or tag == "!":
-        # Not plain (quoted, a block, or "!" before it): a text.
-        return _plain_value(text) if event.implicit[0] and tag is None else text
-    if tag == _CORE + "str":
-        return text
-    value = _plain_value(text)
-    kinds: dict[str, type | tuple[type, ...]] = {
-        _CORE + "null": type(None),
-        _CORE + "bool": bool,
-        _CORE + "int": int,
-        _CORE + "float": (int, float),
-    }
-    if tag not in kinds:
-        raise _error(event, f"the tag {quoted(tag)} has no value in JSON")
-    if not isinstance(value, kinds[tag]) or (isinstance(value, bool) and tag != _CORE + "bool"):
-        raise _error(event, f"{quoted(text)} is not what its tag {quoted(tag)} says")
-    return value
-
-
-def _plain_value(text: str) -> Any:
-    if text in _WORDS:
-        return _WORDS[text]
-    if text[0] not in _NUMBER_STARTS:
-        return text
     try:
-        if _INT.fullmatch(text):
-            return int(text, 0) if text[:2] in {"0o", "0x"} else int(text)
-        if _FLOAT.fullmatch(text) and math.isfinite(number := float(text)):
-            return number
-    except ValueError:
-        pass  # more digits than Python converts
-    # What JSON has no number for stays the text that was written.
-    return text
+        return value_of(event.value, event.tag, plain=event.implicit[0])
+    except ValueError as error:
+        raise _error(event, str(error)) from None
 
 
 def _error(event: Any, reason: str) -> DocumentError:
     return DocumentError(f"{reason}, line {event.start_mark.line + 1}")
-
-
-def _shown(problem: str | None) -> str:
-    return " ".join(ascii(problem or "").strip("'\"").split())[:200]

@@ -23,7 +23,6 @@ def refusal(text: str) -> str:
     with pytest.raises(DocumentError) as caught:
         read_yaml(text)
     line = str(caught.value)
-    assert line.isascii()
     assert line.isprintable()
     assert len(line) < 400
     return line
@@ -100,29 +99,29 @@ def test_an_empty_key_is_an_empty_text():
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("a: 1\nb: 2\na: 3\n", "'a' stands twice in its mapping, line 3"),
-        ("{a: 1, a: 2}", "'a' stands twice in its mapping, line 1"),
-        ("200: 1\n'200': 2\n", "'200' stands twice"),
-        ("&x a: 1\n*x : 2\n", "'a' stands twice"),
+        ("a: 1\nb: 2\na: 3\n", '"a" stands twice in its mapping, line 3'),
+        ("{a: 1, a: 2}", '"a" stands twice in its mapping, line 1'),
+        ("200: 1\n'200': 2\n", '"200" stands twice'),
+        ("&x a: 1\n*x : 2\n", '"a" stands twice'),
         ("? [a]\n: 1\n", "a key is no text, line 1"),
         ("? {a: 1}\n: 1\n", "a key is no text"),
         ("a: &x [1]\n*x : 2\n", "a key is no text, line 2"),
-        ("a: *nothing\n", "the alias 'nothing' names nothing, line 1"),
-        ("a: &x {b: *x}\n", "the alias 'x' stands inside what it names"),
-        ("a: &x [[*x]]\n", "the alias 'x' stands inside what it names"),
+        ("a: *nothing\n", 'the alias "nothing" names nothing, line 1'),
+        ("a: &x {b: *x}\n", 'the alias "x" stands inside what it names'),
+        ("a: &x [[*x]]\n", 'the alias "x" stands inside what it names'),
         ("--- 1\n--- 2\n", "a second document starts, line 2"),
         ("", "holds nothing"),
         ("# a comment\n", "holds nothing"),
         ("a: [1\n", "not YAML: "),
         ("a: b: c\n", "line 1 column"),
         ("a: '\x07'\n", "not YAML: "),
-        ("a: !!timestamp 2026-11-30\n", "the tag 'tag:yaml.org,2002:timestamp' has no value in JSON, line 1"),
+        ("a: !!timestamp 2026-11-30\n", 'the tag "tag:yaml.org,2002:timestamp" has no value in JSON, line 1'),
         ("a: !!binary aGk=\n", "has no value in JSON"),
         ("a: !!set {b}\n", "has no value in JSON"),
         ("a: !!omap [b: 1]\n", "has no value in JSON"),
         ("a: !!python/object/apply:os.system [exit]\n", "has no value in JSON"),
-        ("a: !mine {b: 1}\n", "the tag '!mine' has no value in JSON"),
-        ("a: !!int x\n", "'x' is not what its tag 'tag:yaml.org,2002:int' says"),
+        ("a: !mine {b: 1}\n", 'the tag "!mine" has no value in JSON'),
+        ("a: !!int x\n", '"x" is not what its tag "tag:yaml.org,2002:int" says'),
         ("a: !!int 'true'\n", "is not what its tag"),
         ("a: !!map [1]\n", "has no value in JSON"),
         ('a: "\\ud800"\n', ""),
@@ -195,3 +194,9 @@ def test_json_is_yaml():
     }
     assert read_yaml(json.dumps(value)) == value
     assert read_yaml(json.dumps(value, indent=2)) == value
+
+
+def test_many_tag_directives_are_refused_before_the_parser_compares_them_all():
+    directives = "".join(f"%TAG !t{number}! x\n" for number in range(200_000))
+    assert "more than 100 %TAG directives" in refusal(directives + "--- 1\n")
+    assert read_yaml("%TAG !t! tag:yaml.org,2002:\n--- !t!str 1\n") == "1"
