@@ -20,10 +20,8 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import parse_qsl
 
-from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse
-from starlette.routing import Route as AnyRoute
 from starlette.types import Receive, Scope, Send
 
 from config.process import harden
@@ -46,11 +44,6 @@ class AgentMemory:
         self.store = MemoryStore(now)
         self.record = record
         self._ways = ways
-
-    @property
-    def app(self) -> Starlette:
-        """Return the application to serve."""
-        return Starlette(routes=[AnyRoute("/{path:path}", self)])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -97,7 +90,7 @@ def start(
     api = AgentMemory(ways=ways, record=record or Record(), now=now)
     for account, name in namespaces:
         api.store.create_namespace(account, name)
-    return start_in_thread(api.app, port=port, close=api.close), api
+    return start_in_thread(api, port=port, close=api.close), api
 
 
 def _target(scope: Scope) -> str:
@@ -209,7 +202,7 @@ def main(argv: Sequence[str]) -> int:
     for namespace in arguments.namespace:
         account, _, name = namespace.partition("/")
         api.store.create_namespace(account, name)
-    asyncio.run(run(api.app, host=arguments.host, port=arguments.port, name="agent memory", close=api.close))
+    asyncio.run(run(api, host=arguments.host, port=arguments.port, name="agent memory", close=api.close))
     return 0
 
 

@@ -246,11 +246,10 @@ def delete_memory(call: Call) -> Reply:
 def _message(message: object, pointer: str, session_id: str | None) -> Message:
     if not isinstance(message, dict):
         raise ApiError(400, INVALID, "a message must be an object", pointer)
-    timestamp = message.get("timestamp")
     return Message(
         role=choice(message.get("role"), "role", _ROLES),
         content=text_field(message, "content", _MESSAGE_BYTES),
-        timestamp=None if timestamp is None else instant(timestamp, pointer + "/timestamp"),
+        timestamp=instant(message["timestamp"], pointer + "/timestamp") if "timestamp" in message else None,
         session_id=session_id,
     )
 
