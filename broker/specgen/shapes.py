@@ -1,0 +1,92 @@
+"""A schema told in one line, as a model reads it: ``{query: string, level?: "low" | "high", tags?: [string]}``.
+
+It is told from what ``jsonschemas.py`` wrote, so every text in it is clean; texts of the document stand in quotation
+marks, but for the names of members that are names.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from broker.specgen.jsonkeywords import as_text
+from broker.specgen.texts import CUT, quoted
+
+_NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,63}", re.ASCII)
+_FORMAT: Final = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
+_LONGEST_NAME: Final = 100
+_DEPTH: Final = 4
+
+
+def shape(schema: Mapping[str, Any], limit: int) -> str:
+    """Return the schema in at most ``limit`` characters, or in the few that say its type.
+
+    What does not fit is cut to ``{…}`` and ``[…]``: every member of an object gets its share of the room.
+    """
+    text = _shape(schema, _DEPTH)
+    if len(text) <= limit:
+        return text
+    if schema.get("type") == "object" and schema.get("properties"):
+        return _shared(schema, limit)
+    if schema.get("type") == "array" and schema.get("items"):
+        return f"[{shape(schema['items'], limit - 2)}]"
+    return next((text for depth in (2, 1) if len(text := _shape(schema, depth)) <= limit), _shape(schema, 0))
+
+
+def _shared(schema: Mapping[str, Any], limit: int) -> str:
+    members = schema["properties"]
+    shown = {name: _shape(member, 0) for name, member in members.items()}
+    spare = limit - len(_braced(schema, shown))
+    if spare < 0:
+        return _shape(schema, 0)
+    by_need = sorted(members, key=lambda name: len(_shape(members[name], _DEPTH)))
+    for done, name in enumerate(by_need):
+        least = len(shown[name])
+        text = shape(members[name], least + spare // (len(by_need) - done))
+        spare -= max(len(text) - least, 0)
+        shown[name] = text
+    return _braced(schema, shown)
+
+
+def member_name(name: str) -> str:
+    """Return a member's name as it is, or quoted when it is no plain name."""
+    return name if _NAME.fullmatch(name) else quoted(name, _LONGEST_NAME)
+
+
+def _shape(schema: Mapping[str, Any], depth: int) -> str:
+    if "const" in schema:
+        return as_text(schema["const"])
+    if "enum" in schema:
+        return " | ".join(map(as_text, schema["enum"])) if depth else f"one of {len(schema['enum'])} values"
+    if "anyOf" in schema:
+        return " | ".join(dict.fromkeys(_shape(form, depth - 1) for form in schema["anyOf"])) if depth > 0 else CUT
+    kinds = schema.get("type", "any")
+    texts = [_kind(kind, schema, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
+    return " | ".join(texts)
+
+
+def _kind(kind: str, schema: Mapping[str, Any], depth: int) -> str:
+    if kind == "object":
+        return _object(schema, depth)
+    if kind == "array":
+        items = schema.get("items")
+        return f"[{_shape(items, depth - 1) if depth > 0 else CUT}]" if items else "[any]"
+    form = schema.get("format")
+    return f"{kind} ({form})" if form and _FORMAT.fullmatch(form) and kind == "string" and depth > 0 else kind
+
+
+def _object(schema: Mapping[str, Any], depth: int) -> str:
+    properties = schema.get("properties")
+    if not properties:
+        rest = schema.get("additionalProperties")
+        return "{name: " + _shape(rest, depth - 1) + "}" if rest and depth > 0 else "object"
+    if depth <= 0:
+        return "{" + CUT + "}"
+    return _braced(schema, {name: _shape(member, depth - 1) for name, member in properties.items()})
+
+
+def _braced(schema: Mapping[str, Any], members: Mapping[str, str]) -> str:
+    required = schema.get("required", ())
+    texts = [f"{member_name(name)}{'' if name in required else '?'}: {text}" for name, text in members.items()]
+    return "{" + ", ".join(texts) + "}"
