@@ -11,7 +11,7 @@ _ESCAPED: Final = r"\\[dw.\-_~@+=]"
 #: A part of a pattern that matches plain characters only, or nothing. Whatever else is in a pattern, it is not plain.
 _PART: Final = re.compile(
     r"(?:"
-    r"\[-?(?:[A-Z]-[A-Z]|[a-z]-[a-z]|[0-9]-[0-9]|" + _ESCAPED + r"|[A-Za-z0-9_.~@+=](?!-[^\]]))+-?\]"
+    r"\[-?(?:[A-Z]-[A-Z]|[a-z]-[a-z]|[0-9]-[0-9]|" + _ESCAPED + r"|[A-Za-z0-9_.~@+=])+-?\]"
     r"|" + _ESCAPED + r"|[A-Za-z0-9_~@=-]"
     r"|[*+?]|\{[0-9]{1,9}(?:,[0-9]{0,9})?\}"
     r")"
