@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from broker.specgen.model import Level, Note
 from broker.specgen.texts import quoted
+
+_HARMLESS: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 class LostError(Exception):
@@ -33,6 +36,10 @@ class Declared:
     def key(self) -> tuple[str, str]:
         """What tells parameters of one operation apart; names of headers have no case."""
         return self.place, self.name.lower() if self.place == "header" else self.name
+
+    def option(self, flag: str) -> str:
+        """Return an option with the parameter's name, unless a shell could read something else in it."""
+        return flag + (self.name if _HARMLESS.fullmatch(self.name) else "NAME")
 
     def note(self, level: Level, reason: str, remedy: str = "") -> Note:
         """Return a note that names the parameter."""

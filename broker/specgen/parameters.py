@@ -9,7 +9,7 @@ from typing import Any, Final
 from broker.specgen.declared import Declared, LostError
 from broker.specgen.document import Document
 from broker.specgen.model import Argument, Choices, Note, Place, SchemaAt
-from broker.specgen.queries import pair_fault, wire_names
+from broker.specgen.queries import pair_fault, takes_empty, wire_names
 from broker.specgen.references import UnresolvedError, child
 from broker.specgen.styles import read_style, shown
 from broker.specgen.texts import quoted
@@ -101,16 +101,12 @@ class _Reading:
             return _any_text(declared.name, declared.pointer)
         free = declared.name not in self._choices.params and declared.name not in self._choices.bind
         if free and names_credential(declared.name):
-            self.notes.append(
-                declared.note(
-                    "limit",
-                    "is named like a credential, which the code would have to know",
-                    f"--param {declared.name}: whoever opens the run gives it" if declared.name.isidentifier() else "",
-                )
-            )
+            reason = "is named like a credential, which the code would have to know"
+            remedy = declared.option("--param ") + ", so that whoever opens the run gives it"
+            self.notes.append(declared.note("limit", reason, remedy))
         slashes = declared.node.get("x-multi-segment") is True or declared.node.get("allowReserved") is True
         if slashes and free and declared.name not in self._choices.slashes:
-            remedy = "--slashes NAME, where the API takes %2F in a segment"
+            remedy = declared.option("--slashes ") + ", if the API takes %2F in a segment"
             self.notes.append(declared.note("limit", "its values may hold slashes, which are not sent", remedy))
         return argument
 
@@ -186,6 +182,8 @@ class _Reading:
         if argument is None:
             return
         if bound is None:
+            if declared.node.get("allowEmptyValue") is True and not takes_empty(self._document, argument):
+                self.notes.append(declared.note("limit", "an empty value is not sent"))
             self._arguments.append((declared, argument))
         elif _is_spread(argument):
             remedy = f"bind its members, by the names that are sent: {shown(list(wire_names(argument)))}"

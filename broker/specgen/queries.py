@@ -64,6 +64,12 @@ def pair_fault(name: str, value: str = "") -> str | None:
     return wrong[0][1] if wrong else None
 
 
+def takes_empty(document: Document, argument: Argument) -> bool:
+    """Say whether the rules let every value of a query argument be empty."""
+    rules, _ = compile_query(query_rules(document, [argument], ()))
+    return all(rule.fits("", {}) for rule in rules.rules.values())
+
+
 def path_options(document: Document, argument: Argument, choices: Choices) -> tuple[bool | list[str], bool]:
     """Return what the route must say for the argument's wildcard to take its values: ``encoded`` and ``wide``."""
     if argument.name in choices.slashes:

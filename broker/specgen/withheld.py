@@ -42,9 +42,9 @@ def withheld(declared: Declared, refused: frozenset[str]) -> Note | None:
     if lower in refused:
         return declared.note("warn", _CREDENTIAL_REASON)
     if declared.place == "cookie":
-        return declared.lost("a cookie never passes", "if it carries the credential: --placement cookie:NAME")
+        return declared.lost("a cookie never passes", _placed(declared))
     if declared.place == "query" and (names_credential(declared.name) or _says_api_key(declared)):
-        return _named_like_one(declared, "query")
+        return _named_like_one(declared)
     if declared.place == "header":
         return _withheld_header(declared, lower)
     return None
@@ -75,15 +75,19 @@ def _withheld_header(declared: Declared, lower: str) -> Note | None:
     if fault is None:
         return None
     if credential_like(declared.name):
-        return _named_like_one(declared, "header")
+        return _named_like_one(declared)
     return declared.lost(fault)
 
 
-def _named_like_one(declared: Declared, place: str) -> Note:
+def _named_like_one(declared: Declared) -> Note:
     if not declared.required:
         return declared.note("warn", _CREDENTIAL_REASON)
     return declared.note(
         "limit",
         "carries a credential and is required, but no security scheme says how it is sent; it is left out",
-        f"if it is how the API takes the credential: --placement {place}:NAME",
+        _placed(declared),
     )
+
+
+def _placed(declared: Declared) -> str:
+    return "if it is where the API takes the credential: " + declared.option(f"--placement {declared.place}:")
