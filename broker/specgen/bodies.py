@@ -52,8 +52,8 @@ def read_body(
     if not offered:
         reason = "requestBody names no media type that can be sent"
         return None, (_lost(pointer, reason, "say under content what is sent", required=required),)
-    # The first of its form: `min` keeps the document's order.
-    media, form, described, place = min(offered, key=lambda one: _FORMS.index(one[1]))
+    # Of two that are as good, `min` takes the document's first.
+    media, form, described, place = min(offered, key=lambda one: (_FORMS.index(one[1]), one[0] != "application/json"))
     description = node.get("description")
     body = Body(
         media=media,
