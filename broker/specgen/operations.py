@@ -1,0 +1,131 @@
+"""A document, read with the operator's choices: its routes, its operations, and what became of each of them.
+
+Every operation is told exactly once, carried or not, in the document's order.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from broker.specgen.alternatives import Schemes
+from broker.specgen.carrying import Carrying, own_security
+from broker.specgen.document import Document
+from broker.specgen.filters import left_out
+from broker.specgen.merging import covered, merged, shape_of
+from broker.specgen.model import Api, Choices, Note, Operation, Status, Told
+from broker.specgen.naming import Wanted, operation_names
+from broker.specgen.security import settled
+from broker.specgen.servers import Servers
+from broker.specgen.texts import quoted
+from broker.specgen.walking import Found, walk, webhooks
+from config.headers import STANDARD_REQUEST
+
+#: Of the other operations of a route, and of the routes that one covers, so many are named.
+_NAMED: Final = 8
+
+
+def read_api(
+    document: Document, choices: Choices, progress: Callable[[int, int], None] = lambda _done, _total: None
+) -> Api:
+    """Read every operation of a document. ``progress`` is told how many paths are done, and of how many.
+
+    Errors: ``DocumentError`` when no server of the document can be used and the operator named none.
+    """
+    notes = list(webhooks(document))
+    servers = Servers(document, choices)
+    paths = document.root["paths"]
+    by_path = [(path, list(walk(document, path, notes))) for path in paths]
+    found = [one for _, operations in by_path for one in operations]
+    schemes = Schemes(document, choices)
+    policy = settled(schemes, (asked for one in found if (asked := own_security(one, schemes)) is not None))
+    names = operation_names(Wanted(one.id, one.method, one.path) for one in found)
+    carrying = Carrying(document=document, choices=choices, servers=servers, schemes=schemes, policy=policy)
+    results: list[tuple[Found, Operation | None, tuple[Note, ...]]] = []
+    for done, (_, operations) in enumerate(by_path, 1):
+        for one in operations:
+            key = Wanted(one.id, one.method, one.path).key
+            results.append((one, *_carried(carrying, one, names[key])))
+        progress(done, len(by_path))
+    carried = [operation for _, operation, _ in results if operation is not None]
+    catalog = merged(operation.route for operation in carried)
+    more = _shared(carried)
+    for text, others in covered(catalog).items():
+        more.setdefault(shape_of(text), []).append(_cover(others))
+    told, kept = [], []
+    for one, operation, own in results:
+        if operation is None:
+            told.append(_told(one, "not-carried", own))
+            continue
+        said = (*own, *(replace(note, pointer=one.pointer) for note in more.get(shape_of(operation.route), ())))
+        why = left_out(operation, choices)
+        if why:
+            told.append(_told(one, "left-out", (*said, Note("warn", one.pointer, why))))
+            continue
+        limited = any(note.level == "limit" for note in said)
+        told.append(_told(one, "limited" if limited else "carried", said))
+        kept.append(replace(operation, notes=said))
+    return Api(
+        title=document.title,
+        source=document.name,
+        version=document.version,
+        sha256=document.sha256,
+        origin=servers.root.origin,
+        catalog=catalog,
+        operations=tuple(kept),
+        told=tuple(told),
+        security=policy.security,
+        request_headers=_headers(kept),
+        params=_params(carried, choices),
+        notes=(*servers.notes, *notes),
+    )
+
+
+def _carried(carrying: Carrying, found: Found, names: tuple[str, str]) -> tuple[Operation | None, tuple[Note, ...]]:
+    return (None, (found.lost,)) if found.lost is not None else carrying.carry(found, names)
+
+
+def _told(found: Found, status: Status, notes: tuple[Note, ...]) -> Told:
+    return Told(pointer=found.pointer, label=found.label, id=found.id, status=status, notes=notes)
+
+
+def _shared(carried: Sequence[Operation]) -> dict[str, list[Note]]:
+    """Return a note for each route that several operations have, by its shape."""
+    sharing: dict[str, list[Operation]] = {}
+    for operation in carried:
+        sharing.setdefault(shape_of(operation.route), []).append(operation)
+    notes: dict[str, list[Note]] = {}
+    for shape, operations in sharing.items():
+        if len(operations) > 1:
+            named = _some(operation.id or operation.identifier for operation in operations)
+            reason = f"{len(operations)} operations are one route on the wire, and granting one grants all: {named}"
+            notes[shape] = [Note("warn", "", reason)]
+    return notes
+
+
+def _cover(routes: Sequence[str]) -> Note:
+    reason = f"its wildcards cover routes of the catalog, which need a grant of their own: {_some(routes)}"
+    return Note("warn", "", reason)
+
+
+def _some(texts: Iterable[str]) -> str:
+    listed = list(texts)
+    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
+    return ", ".join(quoted(text, 120) for text in listed[:_NAMED]) + more
+
+
+def _headers(operations: Iterable[Operation]) -> tuple[str, ...]:
+    """Return the headers that the code may send beside those that always pass, each in its first spelling."""
+    found = {
+        argument.name.lower(): argument.name
+        for operation in reversed(list(operations))
+        for argument in reversed(operation.arguments)
+        if argument.place == "header"
+    }
+    return tuple(name for lower, name in reversed(found.items()) if lower.encode() not in STANDARD_REQUEST)
+
+
+def _params(carried: Iterable[Operation], choices: Choices) -> Mapping[str, str]:
+    used = {argument.name for operation in carried for argument in operation.arguments if argument.place == "run"}
+    return {name: pattern for name, pattern in choices.params.items() if name in used}
