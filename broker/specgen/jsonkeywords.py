@@ -110,7 +110,8 @@ def _write_bounds(written: dict[str, Any], parts: Sequence[Mapping[str, Any]]) -
             found[exclusive if strict else keyword] = bound
         else:
             found |= {keyword: bound, exclusive: strict}
-    found |= {name: first(parts, name, int) for name in _SIZES}
+    sizes = {name: first(parts, name, int) for name in _SIZES}
+    found |= {name: size for name, size in sizes.items() if size is not None and size >= 0}
     written |= {
         name: value
         for name, value in found.items()

@@ -3,8 +3,8 @@
 Only what is known is written, in a form that JSON Schema 2020-12 and the APIs that models are called by both take:
 ``oneOf`` as ``anyOf``, ``allOf`` merged, ``nullable`` as a type, ``pattern`` not at all. References are written out.
 Where one comes back to itself, and where it gets too deep or too much, the schema is cut to what takes more, never to
-what takes less. Texts of the document are quoted (:func:`broker.specgen.texts.quoted`); a name or a value that would
-have to be changed to be shown is left out.
+what takes less (but that members mean an object, as whoever writes them means). Texts of the document are quoted; a
+name or a value that would have to be changed to be shown is left out.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ class _Writer:
             return written
         above |= {here}
         kinds = written.get("type", ())
-        if "object" in kinds:
-            self._object(written, at, parts, depth, above)
+        if "object" in kinds and any(isinstance(schema.get("properties"), Mapping) for schema in found):
+            self._members(written, parts, depth, above)
+        elif "object" in kinds:
+            self._inner(written, "additionalProperties", parts, depth, above)
         if "array" in kinds:
-            items = schemas.items(self._document, at)
-            inner = self.schema(items, depth - 1, above) if items.schema else {}
-            written |= {"items": inner} if inner else {}
-        if not ({"properties", "enum", "const"} & written.keys()):
+            self._inner(written, "items", parts, depth, above)
+        if not ({"enum", "const"} & written.keys()):
             self._forms(written, parts, depth, above)
         return written
 
@@ -90,15 +90,10 @@ class _Writer:
                 inner = SchemaAt(part, child(here.pointer, "allOf", index))
                 self._gather(inner, inside | {here.pointer}, found)
 
-    def _object(
-        self, written: dict[str, Any], at: SchemaAt, parts: Sequence[SchemaAt], depth: int, above: frozenset[str]
-    ) -> None:
-        if not any(isinstance(part.schema.get("properties"), Mapping) for part in parts):
-            self._map(written, parts, depth, above)
-            return
+    def _members(self, written: dict[str, Any], parts: Sequence[SchemaAt], depth: int, above: frozenset[str]) -> None:
         properties: dict[str, Any] = {}
         left_out = 0
-        for name, member in schemas.members(self._document, at).items():
+        for name, member in _properties(parts).items():
             target = schemas.resolved(self._document, member).schema
             if target is False or (isinstance(target, Mapping) and target.get(self._hidden) is True):
                 continue
@@ -107,7 +102,7 @@ class _Writer:
                 continue
             properties[name] = self.schema(member, depth - 1, above)
         written["properties"] = properties
-        required = schemas.required_members(self._document, at)
+        required = {name for part in parts for name in _list(part.schema, "required") if isinstance(name, str)}
         if kept := [name for name in properties if name in required]:
             written["required"] = kept
         if left_out:
@@ -115,12 +110,13 @@ class _Writer:
         elif first([part.schema for part in parts], "additionalProperties", bool) is False:
             written["additionalProperties"] = False
 
-    def _map(self, written: dict[str, Any], parts: Sequence[SchemaAt], depth: int, above: frozenset[str]) -> None:
+    def _inner(
+        self, written: dict[str, Any], name: str, parts: Sequence[SchemaAt], depth: int, above: frozenset[str]
+    ) -> None:
         for part in parts:
-            rest = part.schema.get("additionalProperties")
-            if isinstance(rest, Mapping):
-                inner = self.schema(SchemaAt(rest, child(part.pointer, "additionalProperties")), depth - 1, above)
-                written |= {"additionalProperties": inner} if inner else {}
+            if isinstance(part.schema.get(name), Mapping):
+                inner = self.schema(SchemaAt(part.schema[name], child(part.pointer, name)), depth - 1, above)
+                written |= {name: inner} if inner else {}
                 return
 
     def _forms(self, written: dict[str, Any], parts: Sequence[SchemaAt], depth: int, above: frozenset[str]) -> None:
@@ -146,6 +142,16 @@ class _Writer:
         elif all(form.keys() - {"description"} for form in forms):
             # A form that takes anything would make the others say nothing.
             written["anyOf"] = forms
+
+
+def _properties(parts: Sequence[SchemaAt]) -> dict[str, SchemaAt]:
+    found: dict[str, SchemaAt] = {}
+    for part in parts:
+        properties = part.schema.get("properties")
+        for name, member in properties.items() if isinstance(properties, Mapping) else ():
+            if isinstance(name, str):
+                found.setdefault(name, SchemaAt(member, child(part.pointer, "properties", name)))
+    return found
 
 
 def _list(schema: Mapping[str, Any], name: str) -> list[Any]:

@@ -27,7 +27,7 @@ def shape(schema: Mapping[str, Any], limit: int) -> str:
     text = _shape(schema, _DEPTH)
     if len(text) <= limit:
         return text
-    if schema.get("type") == "object" and schema.get("properties"):
+    if schema.get("type") == "object" and schema.get("properties") and "anyOf" not in schema:
         return _shared(schema, limit)
     if schema.get("type") == "array" and schema.get("items"):
         return f"[{shape(schema['items'], limit - 2)}]"
@@ -60,7 +60,8 @@ def _shape(schema: Mapping[str, Any], depth: int) -> str:
     if "enum" in schema:
         return " | ".join(map(as_text, schema["enum"])) if depth else f"one of {len(schema['enum'])} values"
     if "anyOf" in schema:
-        return " | ".join(dict.fromkeys(_shape(form, depth - 1) for form in schema["anyOf"])) if depth > 0 else CUT
+        forms = " | ".join(dict.fromkeys(_shape(form, depth - 1) for form in schema["anyOf"])) if depth > 0 else CUT
+        return f"{_object(schema, depth)} & ({forms})" if schema.get("properties") else forms
     kinds = schema.get("type", "any")
     texts = [_kind(kind, schema, depth) for kind in ([kinds] if isinstance(kinds, str) else kinds)]
     return " | ".join(texts)
