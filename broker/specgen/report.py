@@ -16,13 +16,15 @@ from broker.specgen.model import Api, Note, Status, Told
 from broker.specgen.stamp import stamp, tool_version
 from broker.specgen.texts import one_line
 
-#: The statuses as people read them, in the order of the report: what needs a look first.
+#: The statuses as people read them.
 HEADINGS: Final[dict[Status, str]] = {
-    "not-carried": "not carried",
+    "carried": "carried",
     "limited": "carried with a limit",
     "left-out": "left out",
-    "carried": "carried",
+    "not-carried": "not carried",
 }
+#: Their order in the report: what needs a look first.
+_ORDER: Final[tuple[Status, ...]] = ("not-carried", "limited", "left-out", "carried")
 
 _WIDTH: Final = 116
 _LABEL: Final = 200
@@ -87,7 +89,7 @@ def _lines(api: Api) -> Iterator[str]:
     yield f"specgen {tool_version()}, for {one_line(api.origin, _LABEL)}"
     yield ""
     yield f"{len(api.told)} operations: " + ", ".join(
-        f"{found[status]} {heading}" for status, heading in reversed(HEADINGS.items())
+        f"{found[status]} {heading}" for status, heading in HEADINGS.items()
     )
     yield f"{len(api.catalog)} routes in the catalog"
     if api.security.scopes:
@@ -101,9 +103,9 @@ def _lines(api: Api) -> Iterator[str]:
     if notes:
         yield from _heading("The document as a whole")
         yield from _notes(notes, "  ")
-    for status, heading in HEADINGS.items():
+    for status in _ORDER:
         if found[status]:
-            yield from _heading(f"{heading.capitalize()}: {found[status]}")
+            yield from _heading(f"{HEADINGS[status].capitalize()}: {found[status]}")
             for told in api.told:
                 if told.status == status:
                     yield from _told(told)
@@ -116,14 +118,17 @@ def _heading(text: str) -> tuple[str, ...]:
 def _told(told: Told) -> Iterator[str]:
     yield "  " + label(told)
     yield "    " + one_line(told.pointer, _REASON)
-    yield from _notes(told.notes, "    ", known=told.pointer)
+    yield from _notes(told.notes, "    ", within=told.pointer)
 
 
-def _notes(notes: Sequence[Note], indent: str, *, known: str = "") -> Iterator[str]:
-    """Write notes; a pointer that the reader has just read (``known``) is not written again."""
+def _notes(notes: Sequence[Note], indent: str, *, within: str = "") -> Iterator[str]:
+    """Write notes. Of a pointer only that is written which stands behind ``within``: the reader has just read that."""
     for note in notes:
-        where = f"{one_line(note.pointer, _REASON)}: " if note.pointer not in ("", known) else ""
-        yield from _wrapped(f"{note.level}: {where}{one_line(note.reason, _REASON)}", indent)
+        where = "" if note.pointer == within else note.pointer
+        if within and where.startswith(within + "/"):
+            where = "..." + where.removeprefix(within)
+        where = one_line(where, _REASON)
+        yield from _wrapped(f"{note.level}: {where + ': ' if where else ''}{one_line(note.reason, _REASON)}", indent)
         if note.remedy:
             yield from _wrapped(f"remedy: {one_line(note.remedy, _REASON)}", indent + "  ")
 

@@ -26,7 +26,7 @@ def test_the_counts_add_up_to_the_operations_of_the_document():
         "routes": 3,
     }
     assert [one["status"] for one in report["operations"]] == ["carried", "limited", "left-out", "not-carried"]
-    assert "4 operations: 1 carried, 1 left out, 1 carried with a limit, 1 not carried" in text()
+    assert "4 operations: 1 carried, 1 carried with a limit, 1 left out, 1 not carried" in text()
 
 
 def test_every_operation_is_told_once_with_pointer_reason_and_remedy():
@@ -41,6 +41,11 @@ def test_every_operation_is_told_once_with_pointer_reason_and_remedy():
     assert told_["notes"] == [
         {"level": "limit", "pointer": "#/x", "reason": "a value holds no slash", "remedy": "--slashes id"}
     ]
+
+
+def test_a_pointer_inside_its_operation_is_written_from_there_on():
+    made = {"told": (told("GET /pets", "limited", Note("limit", "#/paths/GET ~1pets/parameters/0", "a cookie")),)}
+    assert "    limit: .../parameters/0: a cookie" in text(**made).splitlines()
 
 
 def test_what_is_not_carried_stands_before_what_is():
@@ -93,9 +98,18 @@ def test_the_summary_names_the_first_that_are_not_carried_and_counts_the_rest():
     assert lines[-1] == "not carried: 3 more, each in report.txt"
 
 
-def test_the_next_steps_begin_with_the_questions():
+def test_the_next_steps_are_what_the_document_leaves_to_the_operator():
     security = Security(placement=None, question="how?")
-    steps = next_steps(api(security=security), "out/grants.json", kept=False).splitlines()
-    assert steps[1] == "  answer in out/grants.json: placement"
+    steps = next_steps(api(security=security), "out", kept=False).splitlines()
+    assert steps[1].startswith("  read out/report.txt")
+    assert steps[2] == "  answer in out/grants.json, or by an option: placement"
     assert steps[-1] == "  broker check out/grants.json"
-    assert "callers" not in next_steps(api(), "grants.json", kept=True)
+    assert "the key into custody" in next_steps(api(), "out", kept=False)
+
+
+def test_the_next_steps_leave_out_what_there_is_not_to_do():
+    plain = api(security=Security(placement=None), told=(told("GET /pets"),))
+    steps = next_steps(plain, "out", kept=False)
+    for word in ("report.txt", "answer", "custody"):
+        assert word not in steps
+    assert "callers" not in next_steps(plain, "out", kept=True)

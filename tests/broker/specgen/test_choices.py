@@ -1,0 +1,99 @@
+from __future__ import annotations
+
+import pytest
+
+from broker.specgen import choices
+from broker.specgen.model import Choices
+from tests.broker.specgen.making import api, told
+
+
+def test_pairs_are_read_and_a_value_may_hold_anything():
+    assert choices.bindings(["a=1", "b=x=y", "c="]) == {"a": "1", "b": "x=y", "c": ""}
+    assert choices.run_parameters(["house=[a-z]=?", "pet"]) == {"house": "[a-z]=?", "pet": choices.DEFAULT_PATTERN}
+
+
+def test_methods_are_taken_in_any_case():
+    assert choices.methods(["get", "Delete"]) == {"GET", "DELETE"}
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        ("bearer", {"scheme": "bearer"}),
+        ("token", {"scheme": "token"}),
+        ("basic", {"scheme": "basic", "user": ""}),
+        ("basic:user:x-token", {"scheme": "basic", "user": "x-token"}),
+        ("basic:password:", {"scheme": "basic", "password": ""}),
+        ("header:X-Key", {"scheme": "header", "name": "X-Key"}),
+        ("header:Authorization:Bot ", {"scheme": "header", "name": "Authorization", "prefix": "Bot "}),
+        ("query:key", {"scheme": "query", "name": "key"}),
+        ("cookie:session", {"scheme": "cookie", "name": "session"}),
+        ('{"scheme": "headers", "headers": {"A": "a"}}', {"scheme": "headers", "headers": {"A": "a"}}),
+    ],
+)
+def test_a_placement_is_a_scheme_and_what_it_needs(written, read):
+    assert choices.placement(written) == read
+
+
+@pytest.mark.parametrize(
+    "written",
+    ["", "?", "bearer:x", "basic:other:x", "header", "header:a b", "query:", "cookie:", "{", '{"scheme": 1}', "[]"],
+)
+def test_a_placement_that_no_broker_knows_is_refused(written):
+    with pytest.raises(ValueError, match="--placement"):
+        choices.placement(written)
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("Agent Memory API", "agent-memory-api"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("\u202e\x00", "api"),
+        ("", "api"),
+        ("x" * 10_000, "x" * 48),
+    ],
+)
+def test_a_profile_is_called_by_the_title_in_safe_letters(title, name):
+    assert choices.profile_name(None, title) == name
+
+
+def test_a_given_name_is_taken_as_it_is():
+    assert choices.profile_name("Mine.1", "Other") == "Mine.1"
+    assert choices.global_name("memory", "x") == "memory"
+
+
+@pytest.mark.parametrize("written", ["", " a", "a" * 65, "-a", "a/b", "a\n"])
+def test_a_profile_name_that_no_grants_file_takes_is_refused(written):
+    with pytest.raises(ValueError, match="--profile"):
+        choices.profile_name(written, "")
+
+
+@pytest.mark.parametrize("profile", ["pet-houses", "9lives", "class", "var", "a.b", "self", "9" * 64, "then"])
+def test_a_name_for_the_code_is_made_that_is_taken_when_given(profile):
+    name = choices.global_name(None, profile)
+    assert name.isidentifier()
+    assert choices.global_name(name, "") == name
+
+
+@pytest.mark.parametrize(
+    "written", ["", "a-b", "class", "function", "9a", "a$", "\u00e4", "a" * 65, "this", "None", "a\n"]
+)
+def test_a_name_that_one_of_the_languages_does_not_take_is_refused(written):
+    with pytest.raises(ValueError, match="--global"):
+        choices.global_name(written, "pets")
+
+
+def test_names_that_the_document_lacks_are_refused():
+    houses = api(told=(told("GET /houses/{house}"),))
+    for chosen in (Choices(bind={"house": "1"}), Choices(params={"house": "x"}), Choices(slashes=frozenset({"house"}))):
+        choices.check_found(chosen, houses)
+        with pytest.raises(ValueError, match="house"):
+            choices.check_found(chosen, api())
+
+
+def test_filters_that_leave_nothing_are_refused():
+    left = told("GET /pets", "left-out")
+    with pytest.raises(ValueError, match="no operation that is carried passes"):
+        choices.check_found(Choices(), api(operations=(), told=(left,)))
+    choices.check_found(Choices(), api(operations=(), told=(told("TRACE /pets", "not-carried"),)))
