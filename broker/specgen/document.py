@@ -172,9 +172,8 @@ def _bytes(path: Path, limit: int) -> bytes:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DocumentError("cannot be read: not a regular file")
             data = file.read(limit + 1)
-    except (OSError, ValueError) as error:  # a ValueError for a NUL in the name
-        reason = error.strerror if isinstance(error, OSError) else None
-        raise DocumentError(f"cannot be read: {reason or 'no such name'}") from None
+    except OSError as error:
+        raise DocumentError(f"cannot be read: {error.strerror}") from None
     if len(data) > limit:
         raise DocumentError(f"larger than {MAX_BYTES >> 20} MiB, with the files that it refers to")
     return data

@@ -130,7 +130,7 @@ class References:
             return [self._from_elsewhere(inner, file, pointer) for inner in value]
         copy = {name: self._from_elsewhere(inner, file, pointer) for name, inner in value.items()}
         reference = copy.get("$ref")
-        if isinstance(reference, str) and not isinstance(reference, _Elsewhere):
+        if isinstance(reference, str):
             copy["$ref"] = _Elsewhere(reference)
             copy["$ref"].file = file
         return copy

@@ -12,8 +12,8 @@ from broker.specgen.texts import quoted
 #: What ``!!`` stands for.
 CORE: Final = "tag:yaml.org,2002:"
 
-_INT: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", re.ASCII)
-_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?", re.ASCII)
+_INT: Final = re.compile(r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+")
+_FLOAT: Final = re.compile(r"[-+]?(?:\.[0-9]+|[0-9]+(?:\.[0-9]*)?)(?:[eE][-+]?[0-9]+)?")
 _NUMBER_STARTS: Final = frozenset("+-.0123456789")
 _WORDS: Final = {
     **dict.fromkeys(("", "~", "null", "Null", "NULL"), None),

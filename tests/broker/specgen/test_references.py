@@ -145,6 +145,19 @@ def test_a_reference_that_leads_nowhere_says_why(tmp_path, reference, reason):
     assert len(error.reason) < 500
 
 
+def test_an_absolute_path_is_refused_even_into_the_directory(tmp_path):
+    read = document(tmp_path, pet_json={"a": 1})
+    assert "outside" in lost(read, str(tmp_path / "pet.json")).reason
+    assert read.resolve({"$ref": "pet.json#/a"}, "#/x")[0] == 1
+
+
+def test_a_file_that_cannot_be_used_is_not_read_again(tmp_path):
+    read = document(tmp_path, pet_json="{")
+    lost(read, "pet.json")
+    (tmp_path / "pet.json").write_text("{}")
+    assert "not JSON" in lost(read, "pet.json#/a").reason
+
+
 def test_the_place_of_an_error_is_the_reference_that_fails(tmp_path):
     read = document(tmp_path, {"x": {"a": {"$ref": "#/x/b"}, "b": {"$ref": "#/x/c"}}})
     assert lost(read, "#/x/a").pointer == "#/x/b"

@@ -125,6 +125,7 @@ def test_an_empty_key_is_an_empty_text():
         ("a: !!int 'true'\n", "is not what its tag"),
         ("a: !!map [1]\n", "has no value in JSON"),
         ('a: "\\ud800"\n', ""),
+        ('a: "\\U0000dfff"\n', ""),
         ("a: {<<: 1}\n", "<< takes a mapping"),
         ("a: {<<: [{b: 1}, 2]}\n", "<< takes a mapping"),
         ("[" * 201 + "]" * 201, "nested deeper than 200 levels"),
@@ -154,7 +155,7 @@ def test_a_merge_key_takes_what_the_mapping_does_not_say_itself():
     read = read_yaml("a: &a {x: 1, y: 1}\nb: &b {y: 2, z: 2}\nc: {z: 3, <<: [*a, *b]}\nd: {<<: *a}\n")
     assert read["c"] == {"z": 3, "x": 1, "y": 1}
     assert read["d"] == {"x": 1, "y": 1}
-    assert read_yaml("c: {<<: {x: 1}, <<: {x: 2, y: 2}, '<<': 3}\n")["c"] == {"x": 1, "y": 2, "<<": 3}
+    assert read_yaml("c: {<<: {x: 1}, '<<': 3, <<: {x: 2, y: 2}}\n")["c"] == {"x": 1, "y": 2, "<<": 3}
 
 
 def test_what_was_merged_into_is_what_an_alias_repeats():
@@ -179,6 +180,11 @@ def test_a_key_that_is_an_alias_counts_as_what_it_repeats(monkeypatch):
     monkeypatch.setattr(yamltext, "MAX_ALIASED", 3)
     assert read_yaml("[&k k, {*k : 1}, {*k : 1}, {*k : 1}]")[3] == {"k": 1}
     assert "aliases repeat more than 3 values" in refusal("[&k k, {*k : 1}, {*k : 1}, {*k : 1}, {*k : 1}]")
+
+
+def test_an_alias_counts_as_what_the_last_anchor_of_its_name_holds(monkeypatch):
+    monkeypatch.setattr(yamltext, "MAX_ALIASED", 1)
+    assert read_yaml("[&x {a: &x 1, b: [2, 3]}, *x]")[1] == 1
 
 
 def test_the_values_of_a_file_are_counted(monkeypatch):
