@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
+from broker.specgen.jsonkeywords import safe_value
 from broker.specgen.jsonschemas import Limits, json_schema
 from broker.specgen.shapes import shape
 from tests.broker.specgen import reading
@@ -17,31 +18,11 @@ from tests.broker.specgen.anything import SCHEMAS
 from tests.broker.specgen.reading import at, to
 from tests.broker.specgen.test_texts import QUOTATION, unseen
 
-KEYWORDS = set(
-    [
-        "type",
-        "properties",
-        "required",
-        "additionalProperties",
-        "items",
-        "anyOf",
-        "enum",
-        "const",
-        "description",
-        "format",
-        "default",
-        "minimum",
-        "maximum",
-        "exclusiveMinimum",
-        "exclusiveMaximum",
-        "minLength",
-        "maxLength",
-        "minItems",
-        "maxItems",
-        "minProperties",
-        "maxProperties",
-    ]
-)
+KEYWORDS = {
+    *("type", "properties", "required", "additionalProperties", "items", "anyOf", "enum", "const", "description"),
+    *("format", "default", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "minLength", "maxLength"),
+    *("minItems", "maxItems", "minProperties", "maxProperties"),
+}
 SLOW = settings(
     max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
@@ -139,9 +120,36 @@ def test_how_deep_and_how_much_is_bounded():
     found = written(wide)
     assert len(found["properties"]) <= 64
     assert found["description"] == f"{5000 - len(found['properties'])} more members are not shown."
-    forms = [to("Many")] * 64
-    many = {"allOf": forms, "anyOf": forms[:8], "type": "object", "properties": {"x": to("Many")}}
-    assert len(json.dumps(written(to("Many"), Many=many))) < 20_000
+
+
+def test_forms_within_forms_are_bounded():
+    forms: Any = [{"type": "string", "maxLength": n} for n in range(8)]
+    for _ in range(4):
+        forms = [{"title": str(n), "anyOf": forms} for n in range(8)]
+    assert json.dumps(written({"anyOf": forms})).count('"maxLength"') < 200
+
+
+def test_parts_within_parts_are_bounded():
+    parts: Any = [{"type": "object", "properties": {f"p{n}": {}}} for n in range(200)]
+    assert "description" not in written({"allOf": parts, "type": "object"})
+    assert len(written({"allOf": parts, "type": "object"})["properties"]) == 63
+
+
+def test_of_two_that_say_the_same_keyword_the_outer_one_counts():
+    inner = {"type": "object", "description": "in", "properties": {"a": {"type": "string"}}}
+    outer = {"description": "out", "properties": {"a": {"type": "integer"}}, "allOf": [inner]}
+    assert written(outer)["description"] == '"out"'
+    assert written(outer)["properties"] == {"a": {"type": "integer"}}
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 10**30, "x" * 300, "a\u200b", " a", [], {}])
+def test_a_value_that_would_be_changed_to_be_shown_is_not_safe(value):
+    assert not safe_value(value)
+
+
+@pytest.mark.parametrize("value", [None, True, 1, -1.5, "", "a b", 2**63])
+def test_a_plain_value_is_safe(value):
+    assert safe_value(value)
 
 
 @SLOW
