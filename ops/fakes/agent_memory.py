@@ -31,6 +31,7 @@ from ops.fakes.memory_auth import Authenticator, KeyDigest, SignedToken, authent
 from ops.fakes.memory_record import Record
 from ops.fakes.memory_store import INVALID, NO_ROUTE, ApiError, MemoryStore
 from ops.fakes.serving import Running, run, start_in_thread
+from ops.fakes.ulid import UlidSource
 
 #: 500 messages of 32,768 bytes, and room for JSON around them.
 MOST_BODY: Final = 24 * 1024 * 1024
@@ -39,9 +40,9 @@ MOST_BODY: Final = 24 * 1024 * 1024
 class AgentMemory:
     """The API as an ASGI endpoint: find the operation, know the caller, check, answer, write it down."""
 
-    def __init__(self, *, ways: Sequence[Authenticator], record: Record, now: Callable[[], float] = time.time) -> None:
+    def __init__(self, *, ways: Sequence[Authenticator], record: Record, store: MemoryStore) -> None:
         """``ways`` are the ways to be known, tried in order; without one every request is refused."""
-        self.store = MemoryStore(now)
+        self.store = store
         self.record = record
         self._ways = ways
 
@@ -87,7 +88,7 @@ def start(
     now: Callable[[], float] = time.time,
 ) -> tuple[Running, AgentMemory]:
     """Serve the API from a thread of this process, for tests: ``running.url``, ``api.record.received``."""
-    api = AgentMemory(ways=ways, record=record or Record(), now=now)
+    api = AgentMemory(ways=ways, record=record or Record(), store=MemoryStore(now))
     for account, name in namespaces:
         api.store.create_namespace(account, name)
     return start_in_thread(api, port=port, close=api.close), api
@@ -157,6 +158,13 @@ def _failure(error: ApiError) -> JSONResponse:
     return JSONResponse(body, status_code=error.status, headers=headers)
 
 
+def _store(still: float | None) -> MemoryStore:
+    """Return an empty store; one that answers the same bytes each time when its time stands still."""
+    if still is None:
+        return MemoryStore(time.time)
+    return MemoryStore(lambda: still, UlidSource(lambda: still, lambda _: 0))
+
+
 def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="ops.fakes.agent_memory", description="A working Agent Memory API.")
     parser.add_argument("--host", default="127.0.0.1")
@@ -170,6 +178,7 @@ def _arguments(argv: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--namespace", action="append", default=[], metavar="ACCOUNT/NAME", help="made at the start")
     parser.add_argument("--record", type=Path, help="a file for a JSON line per request received")
     parser.add_argument("--keep-jwt", type=Path, help="a file for the last accepted token: for the demo's thief")
+    parser.add_argument("--still", type=float, metavar="SECONDS", help="time stands still there, and ids are counted")
     arguments = parser.parse_args(argv)
     if not arguments.key_digest and not arguments.jwks:
         parser.error("say who is accepted: --key-digest or --jwks")
@@ -198,7 +207,7 @@ def main(argv: Sequence[str]) -> int:
             )
         )
     record = Record(path=arguments.record, keep_jwt=arguments.keep_jwt, key_digest=arguments.key_digest or "")
-    api = AgentMemory(ways=ways, record=record)
+    api = AgentMemory(ways=ways, record=record, store=_store(arguments.still))
     for namespace in arguments.namespace:
         account, _, name = namespace.partition("/")
         api.store.create_namespace(account, name)

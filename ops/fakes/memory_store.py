@@ -127,10 +127,10 @@ class MemoryStore:
     ['Wants replies in Spanish.']
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
+    def __init__(self, now: Callable[[], float], ids: UlidSource | None = None) -> None:
         """Read time, in epoch seconds, from ``now``."""
         self._now = now
-        self._ids = UlidSource(now)
+        self._ids = ids or UlidSource(now)
         self._accounts: dict[str, dict[str, Namespace]] = {}
 
     # --- namespaces ---

@@ -20,14 +20,15 @@ class UlidSource:
     (26, True)
     """
 
-    def __init__(self, now: Callable[[], float]) -> None:
-        """Read time, in epoch seconds, from ``now``."""
+    def __init__(self, now: Callable[[], float], randbits: Callable[[int], int] = secrets.randbits) -> None:
+        """Read time, in epoch seconds, from ``now``, and the rest from ``randbits``."""
         self._now = now
+        self._randbits = randbits
         self._last = 0
 
     def new(self) -> str:
         """Return the next identifier."""
-        fresh = (int(self._now() * 1000) << _RANDOM_BITS) | secrets.randbits(_RANDOM_BITS)
+        fresh = (int(self._now() * 1000) << _RANDOM_BITS) | self._randbits(_RANDOM_BITS)
         self._last = max(fresh, self._last + 1)
         return encode(self._last)
 
