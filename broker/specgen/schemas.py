@@ -66,8 +66,7 @@ def members(document: Document, at: SchemaAt) -> Mapping[str, SchemaAt]:
             for name, member in properties.items():
                 if len(found) == _MAX_MEMBERS:
                     return found
-                if isinstance(name, str):
-                    found[name] = SchemaAt(member, child(pointer, "properties", name))
+                found[name] = SchemaAt(member, child(pointer, "properties", name))
     return found
 
 

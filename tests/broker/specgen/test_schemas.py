@@ -39,6 +39,10 @@ COMMENT = {"type": "object", "properties": {"text": {"type": "string"}, "parent"
         (None, set()),
         ({"type": {"a": 1}}, set()),
         ({"allOf": {"type": "string"}}, set()),
+        ({"type": ["string", {}, 7]}, {"string"}),
+        ({"type": "string", "enum": [1, 2]}, {"string"}),
+        ({"anyOf": [True, {"type": "string"}]}, set()),
+        ({"oneOf": [[], {"type": "null"}]}, set()),
     ],
 )
 def test_the_types_of_a_value_are_found_through_references_and_combinations(schema, types):
@@ -61,10 +65,13 @@ def test_the_types_of_a_value_are_found_through_references_and_combinations(sche
         ({"anyOf": [{"enum": ["a"]}, {"type": "null"}]}, ("a",)),
         ({"enum": [1, True, 1.0, 1]}, (1, True, 1.0)),
         ({"enum": list(range(2000))}, None),
+        ({"allOf": [{"enum": ["a"]}, {"enum": ["b"]}]}, None),
+        ({"allOf": [to("Read"), to("ReadToo")]}, ("read from a file",)),
     ],
 )
 def test_an_enum_is_known_only_where_no_other_value_is_allowed(schema, values):
-    found = looking.enum_of(reading.schemas(), at(schema))
+    document = reading.schemas(Read={"enum": ["x", "read from a file"]}, ReadToo={"enum": ["read from a file"]})
+    found = looking.enum_of(document, at(schema))
     assert found == values
     if found is not None:
         assert [type(value) for value in found] == [type(value) for value in values]
@@ -135,21 +142,40 @@ def test_a_reference_that_leads_nowhere_says_nothing(reference):
     assert looking.members(document, at({"$ref": reference})) == {}
 
 
-def test_schemas_that_double_at_each_level_are_not_all_looked_at():
-    named = {f"L{level}": {"allOf": [to(f"L{level + 1}")] * 8} for level in range(20)}
-    document = reading.schemas(**named, L20={"type": "string"})
-    asked = 0
+def asked(document, question, schema) -> int:
+    """Return how often a reference was looked at to answer a question."""
+    count = 0
     original = document.resolve
 
     def counted(node, pointer):
-        nonlocal asked
-        asked += 1
+        nonlocal count
+        count += 1
         return original(node, pointer)
 
     document.resolve = counted
-    looking.types(document, at(to("L0")))
-    looking.members(document, at(to("L0")))
-    assert asked < 2000
+    question(document, at(schema))
+    document.resolve = original
+    return count
+
+
+@pytest.mark.parametrize("question", [looking.types, looking.members, looking.enum_of, looking.required_members])
+def test_schemas_that_double_at_each_level_are_not_all_looked_at(question):
+    named = {f"L{level}": {"allOf": [to(f"L{level + 1}")] * 8} for level in range(20)}
+    document = reading.schemas(**named, L20={"type": "string"})
+    assert asked(document, question, to("L0")) < 1000
+
+
+@pytest.mark.parametrize("question", [looking.types, looking.members, looking.enum_of, looking.required_members])
+def test_a_cycle_is_left_where_it_comes_back(question):
+    document = reading.schemas(Loop={"allOf": [to("Loop"), to("Loop")]})
+    assert asked(document, question, to("Loop")) == 3
+
+
+@pytest.mark.parametrize("question", [looking.types, looking.members, looking.enum_of, looking.items])
+def test_a_long_chain_of_schemas_is_left_before_it_gets_too_deep(question):
+    named = {f"L{level}": {"allOf": [to(f"L{level + 1}")]} for level in range(250)}
+    document = reading.schemas(**named, L250={"type": "string"})
+    assert asked(document, question, to("L0")) < 50
 
 
 def test_more_alternatives_than_are_looked_at_leave_the_type_open():
