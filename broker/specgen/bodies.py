@@ -140,6 +140,21 @@ def _notes(
         document.resolve(body.schema.schema, body.schema.pointer)
     except UnresolvedError as error:
         yield error.note("limit")
-    if body.form in ("form", "multipart") and described.get("encoding"):
-        reason = "its encoding is not followed: every member is written in the way that is usual for the form"
-        yield Note("limit", child(place, "encoding"), reason)
+    encoding = described.get("encoding")
+    if body.form in ("form", "multipart") and isinstance(encoding, Mapping):
+        here = child(place, "encoding")
+        unusual = [name for name, one in encoding.items() if _is_unusual(one)]
+        if unusual:
+            reason = f"the encoding of its members {shown(unusual)} is not followed; they are written as usual"
+            yield Note("limit", here, reason)
+        typed = [name for name, one in encoding.items() if isinstance(one, Mapping) and one.get("contentType")]
+        if typed and body.form == "multipart":
+            reason = f"the content types of its members {shown(typed)} are written where the code gives them"
+            yield Note("warn", here, reason)
+
+
+def _is_unusual(encoding: Any) -> bool:
+    """Say whether a member is written otherwise than one pair a value."""
+    if not isinstance(encoding, Mapping):
+        return False
+    return encoding.get("style", "form") != "form" or encoding.get("explode") is False or bool(encoding.get("headers"))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from decimal import Decimal
 from typing import Any, Final
 
 from broker.specgen import schemas
@@ -74,13 +75,12 @@ def path_options(document: Document, argument: Argument, choices: Choices) -> tu
     """Return what the route must say for the argument's wildcard to take its values: ``encoded`` and ``wide``."""
     if argument.name in choices.slashes:
         return ["%2F"], True
-    if argument.style != "json" and argument.shape == "scalar":
-        return _scalar_options(document, argument.schema)
-    inner = argument.schema
-    if argument.style != "json" and argument.shape == "array":
-        encoded, _ = _scalar_options(document, schemas.items(document, inner))
+    if argument.style == "json" or argument.shape == "object":
+        return True, True
+    if argument.shape == "array":
+        encoded, _ = _scalar_options(document, schemas.items(document, argument.schema))
         return encoded, True  # the comma between two items
-    return True, True
+    return _scalar_options(document, argument.schema)
 
 
 def _scalar_options(document: Document, at: SchemaAt) -> tuple[bool, bool]:
@@ -154,15 +154,15 @@ def _constants(listed: Iterable[Any]) -> list[str] | None:
 
 
 def _text(value: Any) -> str | None:
+    """Return a value as the clients write it; None for what is no scalar, and for numbers that they may not hold."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and value.is_integer():
-        value = int(value) if abs(value) < _EXACT else value
-    if isinstance(value, int) and abs(value) < _EXACT:
-        return str(value)
-    # Other numbers are written in more than one way.
+    if isinstance(value, int | float) and abs(value) < _EXACT:
+        # Never with an exponent; a whole number has no point.
+        digits = format(Decimal(repr(value)), "f")
+        return digits.rstrip("0").rstrip(".") if "." in digits else digits
     return None
 
 

@@ -169,11 +169,30 @@ def test_only_true_makes_a_body_required(required):
 
 
 @pytest.mark.parametrize("media", [FORM, MULTIPART])
-def test_the_encoding_of_a_form_is_told(media):
-    encoding = {"metadata": {"style": "deepObject"}}
-    body, notes = carried({media: {"schema": {"type": "object"}, "encoding": encoding}})
+@pytest.mark.parametrize("one", [{"style": "deepObject"}, {"explode": False}, {"headers": {"X-A": {}}}])
+def test_an_encoding_that_is_not_followed_limits_a_form(media, one):
+    body, ((level, reason),) = carried({media: {"encoding": {"usual": {"style": "form"}, "metadata": one}}})
     assert body.form in ("form", "multipart")
-    assert [level for level, _ in notes] == ["limit"]
+    assert level == "limit"
+    assert '"metadata"' in reason
+    assert '"usual"' not in reason
+
+
+@pytest.mark.parametrize(
+    "encoding", [{"a": {"style": "form", "explode": True}}, {"a": {"contentType": "text/plain"}}, {"a": 7}, 7]
+)
+def test_an_encoding_that_is_the_usual_one_is_not_told(encoding):
+    assert carried({FORM: {"encoding": encoding}})[1] == []
+
+
+def test_the_content_type_of_a_part_is_the_codes_to_give():
+    _, ((level, reason),) = carried({MULTIPART: {"encoding": {"file": {"contentType": "image/png"}}}})
+    assert level == "warn"
+    assert '"file"' in reason
+
+
+def test_the_encoding_of_json_means_nothing():
+    assert carried({JSON: {"encoding": {"a": {"style": "deepObject"}}}})[1] == []
 
 
 def test_the_list_of_other_media_types_is_bounded_and_of_one_line():
