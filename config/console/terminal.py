@@ -123,15 +123,16 @@ def counting(text: str) -> Iterator[Callable[[int, int], None]]:
         yield lambda _done, _total: None
         return
     from rich.console import Console  # noqa: PLC0415 - only a terminal needs it
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn  # noqa: PLC0415
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-    progress = Progress(*columns, console=Console(stderr=True), transient=True)
-    task = progress.add_task(plain(text), total=None)
+    what = TextColumn("{task.description}", markup=False)
+    far = TextColumn("{task.fields[far]}", markup=False)
+    progress = Progress(SpinnerColumn(), what, BarColumn(), far, console=Console(stderr=True), transient=True)
+    task = progress.add_task(plain(text), total=None, far="")
     late = threading.Timer(_LONG_S, progress.start)
     late.start()
     try:
-        yield lambda done, total: progress.update(task, completed=done, total=total)
+        yield lambda done, total: progress.update(task, completed=done, total=total, far=f"{done}/{total}")
     finally:
         late.cancel()
         late.join()

@@ -115,7 +115,7 @@ def test_work_that_takes_long_shows_how_far_it_is(monkeypatch):
     with screen(monkeypatch) as shows, terminal.counting("pets\x1b[31m.json") as tell:
         tell(3, 12)
         shown = b""
-        while b" 3/12" not in shown:
+        while b"3/12" not in shown:
             shown += os.read(shows, 65536)
     assert rb"pets\x1b" in shown
 
