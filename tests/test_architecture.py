@@ -27,7 +27,8 @@ ONLY = {
     "requests": set(),
     "httpx": set(),
     "urllib3": set(),
-    "http.client": set(),
+    # A text of ours that runs where the code does; the broker never imports it.
+    "http.client": {"broker/specgen/runtime/client.py"},
     "urllib.request": set(),
     "pickle": set(),
     "shelve": set(),
