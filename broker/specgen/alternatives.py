@@ -5,6 +5,7 @@ What the document cannot say is a question; its prose is shown with the question
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -199,4 +200,5 @@ def _prose(scheme: Mapping[str, Any]) -> str:
 
 def listed(names: Iterable[str]) -> str:
     """Return names of schemes as a note shows them."""
-    return " and ".join(quoted(name, 80) for name in names)
+    shown = [quoted(name, 80) for name in itertools.islice(names, MOST_HEADERS + 1)]
+    return " and ".join(shown[:MOST_HEADERS]) + (" and more" if len(shown) > MOST_HEADERS else "")

@@ -43,12 +43,13 @@ class Carrying:
         if found.method not in METHODS:
             reason = f"{quoted(found.method, 40)} is no method of a route; there are {', '.join(METHODS)}"
             return None, (Note("stop", found.pointer, reason),)
-        base, lost = self.servers.of(((found.node, found.pointer), (found.item, found.item_pointer)))
+        base, lost = self.servers.of(found.holders)
         if lost is not None:
             return None, (lost,)
         try:
             path = read_path(found.path, child("#/paths", found.path))
             notes.extend(path.notes)
+            self._check_fixed(path)
             parameters = self._parameters(found, path)
             notes.extend(parameters.notes)
             body, more = read_body(self.document, found.node, found.pointer, found.method)
@@ -56,8 +57,8 @@ class Carrying:
             if any(note.level == "stop" for note in notes):
                 return None, tuple(notes)
             fillings, arguments = self._arguments(path, parameters)
-            template = path.written(base or "", {name: filled.template for name, filled in fillings.items()})
-            text = f"{found.method} " + path.written(base or "", {name: one.route for name, one in fillings.items()})
+            template = path.written(base, {name: filled.template for name, filled in fillings.items()})
+            text = f"{found.method} " + path.written(base, {name: one.route for name, one in fillings.items()})
             check_route(text)
         except PathError as error:
             return None, (*notes, Note("stop", child("#/paths", found.path), error.reason, error.remedy))
@@ -84,6 +85,11 @@ class Carrying:
             destructive=_destructive(found),
         )
         return operation, tuple(notes)
+
+    def _check_fixed(self, path: Path) -> None:
+        for name, _ in path.fixed_query:
+            if name.lower() in self.policy.security.names:
+                raise PathError(f"the query in the path holds {quoted(name, 40)}, where the credential goes")
 
     def _parameters(self, found: Found, path: Path) -> Parameters:
         return read_parameters(

@@ -34,10 +34,10 @@ def read_api(
     Errors: ``DocumentError`` when no server of the document can be used and the operator named none.
     """
     notes = list(webhooks(document))
-    servers = Servers(document, choices)
     paths = document.root["paths"]
     by_path = [(path, list(walk(document, path, notes))) for path in paths]
     found = [one for _, operations in by_path for one in operations]
+    servers = Servers(document, choices, (holder for one in found for holder in one.holders))
     schemes = Schemes(document, choices)
     policy = settled(schemes, (asked for one in found if (asked := own_security(one, schemes)) is not None))
     names = operation_names(Wanted(one.id, one.method, one.path) for one in found)

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from broker.specgen.alternatives import MOST_HEADERS, MOST_SCOPES, ROOT, Schemes, Wanted, Way, listed
+from broker.specgen.alternatives import MOST_SCOPES, ROOT, Schemes, Wanted, Way, listed
 from broker.specgen.model import Note, Security
 
 _SAY: Final = "say it with --placement"
@@ -69,7 +69,7 @@ def settled(schemes: Schemes, own: Iterable[Wanted]) -> Policy:
         )
         return Policy(security, best)
     if root is None and schemes.declared:
-        declared = listed(schemes.declared[:MOST_HEADERS])
+        declared = listed(schemes.declared)
         question = f"the document defines {declared} and does not say what needs it: how is the credential sent?"
         return Policy(Security(placement=None, question=question, names=names, notes=tuple(notes)))
     notes.append(Note("warn", ROOT, "the document asks for no credential; the profile sends none", _SAY))

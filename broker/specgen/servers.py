@@ -7,9 +7,9 @@ and a plain path, and the origin must be one that a profile can have.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 from broker.specgen.document import Document
 from broker.specgen.model import Choices, DocumentError, Note
@@ -24,6 +24,7 @@ _DEFAULT_PORT: Final = {"https": ":443", "http": ":80"}
 _LONGEST: Final = 2048
 #: Of a list, so many are looked at.
 _MOST: Final = 64
+_ROOT: Final = "#/servers"
 _GIVE: Final = "give --server URL"
 _SECOND: Final = "make a second profile for that host with --server"
 
@@ -40,70 +41,85 @@ class Server:
     base: str
 
 
-class Servers:
-    """The servers of a document, with the operator's choice."""
+Holder: TypeAlias = tuple[Mapping[str, Any], str]
 
-    def __init__(self, document: Document, choices: Choices) -> None:
-        """Find the document's own.
+
+class Servers:
+    """The servers of a document, with the operator's choice.
+
+    The choice takes the place of the document's servers. Where it is the host of operations with servers of their own,
+    and not the document's, the profile is for these: all others are on another host then.
+    """
+
+    def __init__(self, document: Document, choices: Choices, holders: Iterable[Holder] = ()) -> None:
+        """Find the document's own. ``holders`` are the path items and operations, which may have others.
 
         Errors: ``DocumentError`` when there is none that can be used.
         """
         self.notes: list[Note] = []
-        declared = self._declared(document, strict=not choices.server)
-        self._declared_root = declared
+        self._declared: Server | None = None
+        self._elsewhere = False
+        servers = list(_each(document.root.get("servers"), _ROOT))
+        usable = [(pointer, server) for pointer, server in servers if isinstance(server, Server)]
+        if usable:
+            self._declared = usable[0][1]
         if choices.server:
             try:
                 self.root = parse_server(choices.server)
             except ServerError as error:
                 raise DocumentError(f"--server: {error}") from None
-        elif declared is None:
-            raise DocumentError(f"{document.name}: no server says where the API is; {_GIVE}")
-        else:
-            self.root = declared
+            declared = {server.origin for _, server in usable}
+            if declared and self.root.origin not in declared:
+                self._elsewhere = self.root.origin in _origins(holders)
+            return
+        faults = [(pointer, server) for pointer, server in servers if isinstance(server, ServerError)]
+        if self._declared is None:
+            pointer, fault = faults[0] if faults else (_ROOT, ServerError("no server says where the API is"))
+            raise DocumentError(f"{document.name}: {pointer}: {fault}; {_GIVE}")
+        self.root = self._declared
+        for pointer, server in usable:
+            if server != self.root:
+                reason = f"another server, {server.origin}{server.base}; {self.root.origin}{self.root.base} is used"
+                self.notes.append(Note("warn", pointer, reason, _GIVE))
+        self.notes += [Note("warn", pointer, f"passed over: {fault}", _GIVE) for pointer, fault in faults]
 
-    def of(self, holders: tuple[tuple[Mapping[str, Any], str], ...]) -> tuple[str | None, Note | None]:
-        """Return the path before an operation's own, and a note when it is on another host (then there is no path).
+    def of(self, holders: Sequence[Holder]) -> tuple[str, Note | None]:
+        """Return the path before an operation's own, and a note when it is on another host (the path is nothing then).
 
-        ``holders`` are what may say servers of its own, with its pointer, the nearest first.
+        ``holders`` are what may say servers of its own, the nearest first.
         """
         for holder, pointer in holders:
             written = holder.get("servers")
-            if written is None or written == []:
-                continue
-            return self._nearer(written, child(pointer, "servers"))
+            if written is not None and written != []:
+                return self._nearer(written, child(pointer, "servers"))
+        if self._elsewhere and self._declared is not None:
+            return "", Note("stop", _ROOT, self._other(self._declared), "make a profile for that host without --server")
         return self.root.base, None
 
-    def _nearer(self, written: Any, pointer: str) -> tuple[str | None, Note | None]:
+    def _nearer(self, written: Any, pointer: str) -> tuple[str, Note | None]:
         faults = []
         for _, server in _each(written, pointer):
             if isinstance(server, ServerError):
                 faults.append(str(server))
-            elif server == self._declared_root:
+            elif server == self._declared and not self._elsewhere:
                 return self.root.base, None
             elif server.origin == self.root.origin:
                 return server.base, None
             else:
-                faults.append(f"its server is {server.origin}, another host than the profile's {self.root.origin}")
-        return None, Note("stop", pointer, faults[0] if faults else "servers is not a list of servers", _SECOND)
+                faults.append(self._other(server))
+        return "", Note("stop", pointer, faults[0] if faults else "servers is not a list of servers", _SECOND)
 
-    def _declared(self, document: Document, *, strict: bool) -> Server | None:
-        """Return the first of the document's servers that can be used, and note the others."""
-        found: Server | None = None
-        faults = []
-        for pointer, server in _each(document.root.get("servers"), "#/servers"):
-            if isinstance(server, ServerError):
-                faults.append((pointer, str(server)))
-            elif found is None:
-                found = server
-            elif strict and server != found:
-                where = server.origin + server.base
-                self.notes.append(Note("warn", pointer, f"another server, {where}; the first one counts", _GIVE))
-        if found is None and faults and strict:
-            pointer, reason = faults[0]
-            raise DocumentError(f"{document.name}: {pointer}: {reason}; {_GIVE}")
-        if strict:
-            self.notes += [Note("warn", pointer, f"passed over: {reason}", _GIVE) for pointer, reason in faults]
-        return found
+    def _other(self, server: Server) -> str:
+        return f"its server is {server.origin}{server.base}, on another host than {self.root.origin}"
+
+
+def _origins(holders: Iterable[Holder]) -> set[str]:
+    return {
+        server.origin
+        for holder, pointer in holders
+        for _, server in _each(holder.get("servers"), pointer)
+        if isinstance(server, Server)
+    }
 
 
 def parse_server(text: str) -> Server:

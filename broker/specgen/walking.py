@@ -38,6 +38,11 @@ class Found:
         return f"{self.method} {self.path}" if self.method else self.path
 
     @property
+    def holders(self) -> tuple[tuple[Mapping[str, Any], str], ...]:
+        """What may say servers of its own, the nearest first, each with its pointer."""
+        return (self.node, self.pointer), (self.item, self.item_pointer)
+
+    @property
     def id(self) -> str:
         """The operationId, or nothing."""
         written = self.node.get("operationId")
@@ -103,7 +108,7 @@ def _additional(path: str, written: Any, pointer: str) -> Iterator[Found]:
         return
     for name, node in written.items():
         # Such a name is the method itself, in any case.
-        lost = Note("stop", child(pointer, name), f"{quoted(name, 40)} is no method of a route")
+        lost = Note("stop", child(pointer, name), f"the method {quoted(name, 40)} is none of a route")
         yield Found(
             method=name,
             path=path,
