@@ -14,6 +14,7 @@ _COMMANDS = {
     "callers": ("broker.cli.callers", "Create, list, rotate and revoke the tokens of callers."),
     "runs": ("broker.cli.runs", "List and show runs; end one, many or all."),
     "exec": ("broker.cli.exec", "Run a command with a run of its own and no key."),
+    "specgen": ("broker.cli.specgen", "Make routes, clients and texts of an OpenAPI document."),
     "doctor": ("broker.cli.doctor", "Look for what is wrong with this installation."),
     "reload": ("broker.cli.reload", "Let the running broker read grants and callers again."),
 }

@@ -131,7 +131,7 @@ def test_work_that_is_done_at_once_shows_nothing(monkeypatch):
 
 def test_work_that_fails_leaves_no_display_behind(monkeypatch):
     monkeypatch.setattr(terminal, "_LONG_S", 0.0)
-    before = threading.active_count()
+    before = set(threading.enumerate())
 
     def work(shows):
         with terminal.counting("pets.json"):
@@ -140,7 +140,9 @@ def test_work_that_fails_leaves_no_display_behind(monkeypatch):
 
     with screen(monkeypatch) as shows, pytest.raises(ValueError):
         work(shows)
-    assert threading.active_count() == before
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)  # what draws is told to end, and not waited for
+        assert not thread.is_alive()
 
 
 def test_without_a_terminal_progress_is_not_shown(capsys):

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from broker.placements import Registry
+from broker.specgen.catalog import catalog_json, digest, granted_routes, grants_json, is_catalog
+from broker.specgen.model import Security
+from config.grants import parse_grants
+from tests.broker.specgen.making import api, operation
+
+
+def written(made=None, **options):
+    given = {"profile": "pets", "global_name": "pets", "callers": (), "allow": ()}
+    return grants_json(made or api(), **{**given, **options})
+
+
+def loaded(data: bytes):
+    return parse_grants(data, name="grants.json", check_placement=Registry().check)
+
+
+def test_the_catalog_has_every_route_and_says_what_it_was_made_of():
+    document = json.loads(catalog_json(api(), {"report.txt": digest(b"x")}))
+    assert document["catalog"] == list(api().catalog)
+    stamp = document["specgen"]
+    assert (stamp["document"], stamp["openapi"], stamp["sha256"]) == ("pets.json", "3.0.3", "ab" * 32)
+    assert stamp["version"]
+    assert stamp["files"] == {"report.txt": digest(b"x")}
+
+
+def test_an_api_without_a_credential_gets_no_token():
+    profile = json.loads(written(api(security=Security(placement=None))))["profiles"]["pets"]
+    assert "token" not in profile
+    assert "placement" not in profile
+
+
+def test_operations_of_one_route_are_granted_once_as_the_catalog_has_it():
+    merged = {"route": "PUT /files/*", "query": {"a": "any", "b": "any"}}
+    one, other = ({"route": "PUT /files/*", "query": {name: "any"}} for name in "ab")
+    made = api(catalog=(merged,), operations=(operation(one, "one"), operation(other, "other")))
+    assert granted_routes(made) == [merged]
+
+
+def test_a_route_is_a_line_and_all_is_ascii():
+    data = written(allow=["GET /v1/pets", "GET /v1/pets/*", "GET /v1/pets/*/a/long/way/to/go/until/it/ends"])
+    lines = data.decode("ascii").splitlines()
+    assert '        "GET /v1/pets",' in lines
+    assert '        {"route": "GET /v1/pets", "query": {"limit": "int"}},' in lines
+    assert catalog_json(api(source="\u202e\u00e4.json"), {}).isascii()
+
+
+@pytest.mark.parametrize("data", [b"", b"[]", b"{}", b'{"specgen": {}}', b'{"specgen": 1, "catalog": []}', b"[" * 9999])
+def test_what_we_did_not_write_is_no_catalog_of_ours(data):
+    assert not is_catalog(data)
+    assert is_catalog(catalog_json(api(), {}))
