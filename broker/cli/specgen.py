@@ -215,7 +215,8 @@ def _write(directory: Directory, files: Mapping[str, bytes], profile: str, api: 
             terminal.say(f"{directory.path / difference.name} {difference.what}")
     for line in summary.summary(api):
         terminal.say(line)
-    terminal.note(summary.next_steps(api, str(directory.path), kept=kept))
+    fresh = {} if kept else jsonlib.loads(files[GRANTS])["profiles"][profile]
+    terminal.note(summary.next_steps(api, str(directory.path), fresh))
 
 
 def _check(directory: Directory, files: Mapping[str, bytes], profile: str) -> None:

@@ -8,6 +8,7 @@ for. The catalog is written last, so that a run that was cut short is finished b
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,8 @@ _MODE: Final = 0o644
 _SHOWN_LINES: Final = 6
 _SHOWN_WIDTH: Final = 140
 _LARGEST: Final = 256 << 20
+_WORD: Final = re.compile(r"\w")
+_DIGEST: Final = re.compile(r'": "sha256:[0-9a-f]{64}",?$')
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,17 +109,22 @@ class Directory:
 
 
 def _lines(data: bytes) -> list[str]:
-    return data.decode(errors="replace").splitlines()
+    """Return what is worth showing of a file: no brackets, and no digests, which say only that another file differs."""
+    lines = data.decode(errors="replace").splitlines()
+    return [line for line in lines if _WORD.search(line) and not _DIGEST.search(line)]
 
 
 def _changes(there: Iterable[str], wanted: Iterable[str]) -> Iterator[str]:
     """Yield a bounded number of lines that say how two texts differ, in the time that reading them takes."""
     old, new = Counter(there), Counter(wanted)
-    gone, added = old - new, new - old
-    if not gone and not added:
-        yield "the same lines stand in another order"
+    gone, added = list(old - new), list(new - old)
+    start = 0
+    if len(gone) == len(added) == 1:
+        # One line, and perhaps a very long one: from shortly before the first character that differs.
+        pairs = enumerate(zip(gone[0], added[0], strict=False))
+        start = max(next((at for at, (one, other) in pairs if one != other), 0) - _SHOWN_WIDTH // 2, 0)
     for mark, lines in (("-", gone), ("+", added)):
-        for line in list(lines)[:_SHOWN_LINES]:
-            yield f"{mark} {one_line(line, _SHOWN_WIDTH)}"
+        for line in lines[:_SHOWN_LINES]:
+            yield f"{mark} {'...' if start else ''}{one_line(line[start:], _SHOWN_WIDTH)}"
         if len(lines) > _SHOWN_LINES:
             yield f"{mark} and {len(lines) - _SHOWN_LINES} lines more"

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
 
 from broker.specgen.model import Api
 from broker.specgen.report import HEADINGS, counts, label, questions
 from broker.specgen.texts import one_line
 
-_NAMED = 5
-_REASON = 200
+#: What an empty list in the profile still needs.
+_EMPTY: Final = {
+    "allowed_callers": "who may open runs with it (or --caller)",
+    "allow": "what their code may call, of the routes in catalog (or --allow)",
+}
+_NAMED: Final = 5
+_REASON: Final = 200
 
 
 def summary(api: Api) -> Iterator[str]:
@@ -22,17 +28,21 @@ def summary(api: Api) -> Iterator[str]:
         yield f"question: {field}: {question}"
 
 
-def next_steps(api: Api, directory: str, *, kept: bool) -> str:
-    """Return the lines that say what the operator does now; ``directory`` is as it is called on this machine."""
+def next_steps(api: Api, directory: str, profile: Mapping[str, Any]) -> str:
+    """Return the lines that say what the operator does now.
+
+    ``directory`` is as it is called on this machine, ``profile`` what stands in its ``grants.json``; of one that was
+    kept nothing is known, and it is empty.
+    """
     grants = f"{directory}/grants.json"
     steps = []
     if any(told.status in ("limited", "not-carried") for told in api.told):
         steps.append(f"read {directory}/report.txt: what is limited or not carried, and what to do about it")
     steps += [f"answer in {grants}, or by an option: {field}" for field, _ in questions(api)]
-    if not kept:
-        steps.append(f"list in {grants} which callers may use it, and in allow what their code may call")
-        if api.security.placement is not None or api.security.question:
-            steps.append("put the key into custody under the name that token says, or choose a kind that lives shorter")
+    steps += [f"fill {field} in {grants}: {what}" for field, what in _EMPTY.items() if profile.get(field) == []]
+    if "token" in profile:
+        key = profile["token"]["key"]
+        steps.append(f"put the API's key into custody as {key}, or change token to a kind that lives shorter")
     steps.append(f"broker check {grants}")
     return "Next:\n" + "\n".join(f"  {step}" for step in steps)
 

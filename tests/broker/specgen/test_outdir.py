@@ -93,11 +93,25 @@ def test_stale_and_missing_files_are_told_with_the_lines_that_differ(directory):
     assert "catalog.json" in found
 
 
+def test_of_one_very_long_line_the_place_that_differs_is_shown(directory):
+    start = b"x" * 10_000
+    directory.write(files(**{"client.py": start + b" old " + b"y" * 10_000}))
+    lines = differences(directory, files(**{"client.py": start + b" new " + b"y" * 10_000}))["client.py"].lines
+    assert [line[:5] for line in lines] == ["- ...", "+ ..."]
+    assert "old" in lines[0]
+    assert "new" in lines[1]
+
+
+def test_brackets_and_digests_are_not_shown(directory):
+    directory.write(files(**{"client.py": b"{\none\n}\n"}))
+    found = differences(directory, files(**{"client.py": b"[\n\ntwo\n]\n"}))
+    assert found["client.py"].lines == ("- one", "+ two")
+    assert found["catalog.json"].lines == ()
+
+
 def test_lines_in_another_order_are_a_difference(directory):
     directory.write(files())
-    assert differences(directory, files(**{"client.py": b"two\none\n"}))["client.py"].lines == (
-        "the same lines stand in another order",
-    )
+    assert differences(directory, files(**{"client.py": b"two\none\n"}))["client.py"].what == "is stale"
 
 
 def test_differences_are_bounded_and_hold_no_control_characters(directory):

@@ -98,18 +98,20 @@ def test_the_summary_names_the_first_that_are_not_carried_and_counts_the_rest():
     assert lines[-1] == "not carried: 3 more, each in report.txt"
 
 
-def test_the_next_steps_are_what_the_document_leaves_to_the_operator():
-    security = Security(placement=None, question="how?")
-    steps = next_steps(api(security=security), "out", kept=False).splitlines()
+def test_the_next_steps_are_what_is_left_to_the_operator():
+    asked = api(security=Security(placement=None, question="how?"))
+    profile = {"allowed_callers": [], "allow": [], "token": {"type": "static", "key": "pets"}}
+    steps = next_steps(asked, "out", profile).splitlines()
     assert steps[1].startswith("  read out/report.txt")
     assert steps[2] == "  answer in out/grants.json, or by an option: placement"
-    assert steps[-1] == "  broker check out/grants.json"
-    assert "the key into custody" in next_steps(api(), "out", kept=False)
+    assert steps[3].startswith("  fill allowed_callers in out/grants.json")
+    assert steps[4].startswith("  fill allow in out/grants.json")
+    assert "into custody as pets" in steps[5]
+    assert steps[6:] == ["  broker check out/grants.json"]
 
 
 def test_the_next_steps_leave_out_what_there_is_not_to_do():
-    plain = api(security=Security(placement=None), told=(told("GET /pets"),))
-    steps = next_steps(plain, "out", kept=False)
-    for word in ("report.txt", "answer", "custody"):
-        assert word not in steps
-    assert "callers" not in next_steps(plain, "out", kept=True)
+    plain = api(told=(told("GET /pets"),))
+    done = {"allowed_callers": ["agent"], "allow": ["GET /pets"]}
+    for profile in (done, {}):
+        assert next_steps(plain, "out", profile).splitlines() == ["Next:", "  broker check out/grants.json"]
