@@ -26,6 +26,7 @@ _MODE: Final = 0o644
 _SHOWN_LINES: Final = 6
 _SHOWN_WIDTH: Final = 140
 _LARGEST: Final = 256 << 20
+_ONLY_ORDER: Final = "is stale, but for the order of its lines, brackets and digests the same"
 _WORD: Final = re.compile(r"\w")
 _DIGEST: Final = re.compile(r'": "sha256:[0-9a-f]{64}",?$')
 
@@ -76,7 +77,8 @@ class Directory:
             elif kept and name == GRANTS:
                 found += self.kept_catalog(files, profile)
             elif there != data:
-                found.append(Difference(name, "is stale", tuple(_changes(_lines(there), _lines(data)))))
+                lines = tuple(_changes(_lines(there), _lines(data)))
+                found.append(Difference(name, "is stale" if lines else _ONLY_ORDER, lines))
         return found
 
     def kept_catalog(self, files: Mapping[str, bytes], profile: str) -> Iterator[Difference]:
