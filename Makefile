@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-peers properties fuzz crash attacks check format bench schema lock clean
+.PHONY: help setup demo example test test-peers properties fuzz crash attacks check format bench schema lock clean
 
 help: ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,9 @@ $(VENV)/.fuzz: $(VENV)/.ready ops/requirements-fuzz.lock
 
 demo: setup ## the main job on real input, in about half a minute
 	@$(BIN)/python -m ops.demo
+
+example: setup ## from a document to clients, five runs with them, and a page that tells of them (CHECK=1: compare only)
+	@$(BIN)/python -m ops.demo.example $(if $(CHECK),--check)
 
 test: setup ## the whole test suite
 	$(BIN)/python -m pytest --ignore tests/peers

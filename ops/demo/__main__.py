@@ -13,14 +13,13 @@ import sys
 from typing import Final, NoReturn
 
 from config.process import harden
-from ops.demo import DemoError, settings
-from ops.demo.claims import Claim, story, totals
-from ops.demo.programs import call
+from ops.demo import DemoError
+from ops.demo.claims import Claim, count, story, totals
+from ops.demo.plays import five_runs, sixth_run
 from ops.demo.report import Report
-from ops.demo.runs import CODE, Ran, make_run, until
+from ops.demo.runs import PYTHON
 from ops.demo.world import KEY_IN_CLIENT, WAY_TO_MINTER, World
 
-_FIVE: Final = 5
 _INTERRUPTED: Final = 130
 
 
@@ -55,57 +54,20 @@ def _play(report: Report, sabotage: str) -> list[Claim]:
         report.grant()
         claims = []
         five = []
-        for source in sorted(CODE.glob("[0-9]_*.py"))[:_FIVE]:
-            ran = make_run(world, source)
+        for ran in five_runs(world, PYTHON):
             five.append(ran)
             report.run(ran)
             claims.append(story(ran))
             if not claims[-1].holds:
                 report.claim(claims[-1])
-        counted = totals(world, five)
+        counted = totals(count(world, five))
         report.totals(counted)
-        return claims + counted + _sixth(report, world)
-
-
-def _sixth(report: Report, world: World) -> list[Claim]:
-    """Make the run that the seed did not have: its token counts while it lives, whoever presents it, and not after."""
-    during: list[int] = []
-    [source] = CODE.glob("6_*.py")
-    ran = make_run(world, source, profile=settings.JWT_PROFILE, before_end=lambda: during.append(_thief(world)))
-    after: list[int] = []
-
-    def refused() -> bool:
-        after.append(_thief(world))
-        return after[-1] == 401
-
-    until(refused)
-    report.run(ran)
-    claims = [
-        story(ran),
-        _accepted(ran, during[0]),
-        Claim(
-            f"after it the API answered {after[-1]} to the same token, presented by somebody who got hold of it",
-            after[-1] == 401,
-        ),
-    ]
-    report.line("its token in other hands", "dim", indent=2)
-    for claim in claims if not claims[0].holds else claims[1:]:
-        report.claim(claim)
-    return claims
-
-
-def _accepted(ran: Ran, during: int) -> Claim:
-    with_token = sum(request.authenticated == "jwt" and request.status == 200 for request in ran.received)
-    text = (
-        f"during the run the API took its token through the broker {with_token} time, and directly with status {during}"
-    )
-    return Claim(text, with_token == len(ran.received) == 1 and during == 200)
-
-
-def _thief(world: World) -> int:
-    """Present the run's token directly to the API, without the broker."""
-    route = settings.ALLOW[1].partition(" ")[2]
-    return call("POST", world.api_url + route, token=world.thief_token(), body=b'{"query": "Spanish"}')[0]
+        sixth = sixth_run(world)
+        report.run(sixth.ran)
+        report.line("its token in other hands", "dim", indent=2)
+        for claim in sixth.claims if not sixth.claims[0].holds else sixth.claims[1:]:
+            report.claim(claim)
+        return [*claims, *counted, *sixth.claims]
 
 
 def _interrupt(number: int, _frame: object) -> NoReturn:

@@ -14,13 +14,15 @@ from ops.demo.runs import Ran, until
 from ops.demo.world import World
 from ops.fakes.memory_record import Received
 
+_REFUSED: Final = r"the client refused: not allowed, nothing was sent: .+\nthe broker answered: 403 route-[a-z-]+"
 #: What each run's code must have printed for its story to be true, and how many of its calls were refused.
 _STORIES: Final = {
     1: (r"stored \w{26}\nrecalled: The customer wants (.+)\nread back by id: The customer wants \1", 0),
     2: (r"left over from the first run: nothing\n1 memory found: The customer wants replies in Spanish\.", 0),
-    3: (r"the client refused: not on the allow list: .+\nthe broker answered: 403 route-[a-z-]+", 1),
-    4: (r"the client refused: not on the allow list: .+\nthe broker answered: 403 route-[a-z-]+", 1),
-    5: (r"(?s)environment: .+\nways to obtain it: ?.+", 0),
+    3: (_REFUSED, 1),
+    4: (_REFUSED, 1),
+    # The two languages search different things; each ends with what it found.
+    5: (r"(?s)(environment: .+\nways to obtain it: ?|the client: .+\nthe key was found in: ).+", 0),
     6: (r"recalled: The customer wants replies in Spanish\.", 0),
 }
 _MOST_BYTES: Final = 64 << 20
@@ -43,48 +45,65 @@ def story(ran: Ran) -> Claim:
     return Claim(
         f"run {ran.number} went as told",
         holds,
-        f"status {ran.status}, {ran.denied} calls refused; output as above",
+        [f"status {ran.status}, {ran.denied} calls refused; output as above"],
     )
 
 
-def totals(world: World, ran: Sequence[Ran]) -> list[Claim]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Counted:
+    """What the first five runs come to. ``places`` are where the key was, ``ways`` are how it could be obtained.
+
+    ``past`` is how many requests reached the API though no trace has them, or on no granted route.
+    """
+
+    runs: int
+    requests: int
+    with_key: int
+    refused: int
+    past: int
+    places: list[str]
+    ways: list[str]
+    leases: Claim
+
+
+def count(world: World, ran: Sequence[Ran]) -> Counted:
     """Count the first five runs."""
     received = [request for run in ran for request in run.received]
+    delivered = sum(row["delivered"] for run in ran for row in run.rows)
+    outside = [request for request in received if not _is_granted(request)]
     places, ways = _search(world, ran)
+    return Counted(
+        runs=len(ran),
+        requests=len(received),
+        with_key=sum(request.authenticated == "key" for request in received),
+        refused=sum(run.denied for run in ran),
+        past=max(len(outside), len(received) - delivered),
+        places=places,
+        ways=ways,
+        leases=_leases(world, sum(1 for run in ran if run.rows)),
+    )
+
+
+def totals(counted: Counted) -> list[Claim]:
+    """Say what was counted and whether it is what it should be."""
+    granted, listed = len(settings.ALLOW), len(settings.CATALOG)
+    past = f"{counted.past} reached the API" if counted.past else "none reached the API"
     return [
-        _granted(),
-        Claim(f"{len(ran)} runs", len(ran) == 5),
-        _carried(received),
-        _refused(ran, received),
-        Claim(f"key found in {_count(places, 'place')}", not places, places),
-        Claim(f"{_count(ways, 'way')} to obtain the key", not ways, ways),
-        _leases(world, sum(1 for run in ran if run.rows)),
+        Claim(f"{granted} of {listed} routes granted", (granted, listed) == (3, 14)),
+        Claim(f"{counted.runs} runs", counted.runs == 5),
+        Claim(
+            f"{counted.with_key} of {counted.requests} requests at the API carried the key",
+            counted.with_key == counted.requests == 4,
+        ),
+        Claim(f"{counted.refused} calls refused by the broker; {past}", counted.refused == 2 and not counted.past),
+        Claim(f"key found in {_number(counted.places, 'place')}", not counted.places, counted.places),
+        Claim(f"{_number(counted.ways, 'way')} to obtain the key", not counted.ways, counted.ways),
+        counted.leases,
     ]
 
 
-def _count(things: Sequence[str], noun: str) -> str:
+def _number(things: Sequence[str], noun: str) -> str:
     return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
-
-
-def _granted() -> Claim:
-    granted, listed = len(settings.ALLOW), len(settings.CATALOG)
-    return Claim(f"{granted} of {listed} routes granted", (granted, listed) == (3, 14))
-
-
-def _carried(received: Sequence[Received]) -> Claim:
-    with_key = sum(request.authenticated == "key" for request in received)
-    text = f"{with_key} of {len(received)} requests at the API carried the key"
-    return Claim(text, with_key == len(received) == 4)
-
-
-def _refused(ran: Sequence[Ran], received: Sequence[Received]) -> Claim:
-    """Count refused calls; a request at the API that is no row of a trace, or on no granted route, got past."""
-    refused = sum(run.denied for run in ran)
-    delivered = sum(row["delivered"] for run in ran for row in run.rows)
-    outside = [request for request in received if not _is_granted(request)]
-    past = max(len(outside), len(received) - delivered)
-    reached = f"{past} reached the API" if past else "none reached the API"
-    return Claim(f"{refused} calls refused by the broker; {reached}", refused == 2 and not past)
 
 
 def _is_granted(request: Received) -> bool:

@@ -12,7 +12,7 @@ from rich.text import Text
 
 from ops.demo import settings
 from ops.demo.claims import Claim
-from ops.demo.runs import Ran
+from ops.demo.runs import Ran, code_of
 from ops.demo.users import ROOT
 
 _PREFIX = f"/client/v4/accounts/{settings.ACCOUNT}/agent-memory/namespaces/{settings.NAMESPACE}"
@@ -52,8 +52,8 @@ class Report:
     def run(self, ran: Ran) -> None:
         """Show a run: its code, what it printed, the broker's trace, what reached the API."""
         self.line()
-        self.line(f"{ran.number}. {ran.title}", "bold")
-        code = ran.source.read_text().split('"""', 2)[2].strip()
+        self.line(f"{ran.number}. {ran.title}.", "bold")
+        code = code_of(ran.source)
         self._heading(f"the code ({ran.source.relative_to(ROOT)})")
         if self._console.is_terminal:
             shown = Syntax(code, "python", theme="ansi_dark", background_color="default", word_wrap=True)

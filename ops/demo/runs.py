@@ -19,10 +19,13 @@ from config.load import load_grants
 from ops.demo import DemoError, settings
 from ops.demo.needle import RESULT
 from ops.demo.programs import call, spawn, uninterrupted
+from ops.demo.users import ROOT
 from ops.demo.world import World
 from ops.fakes.memory_record import Received
 
 CODE: Final = Path(__file__).parent / "code"
+PYTHON: Final = ".py"
+JAVASCRIPT: Final = ".js"
 _CODE_S: Final = 180
 _WAIT_S: Final = 10.0
 
@@ -99,7 +102,7 @@ def make_run(
     lines, _, result = printed.partition(RESULT)
     return Ran(
         number=number,
-        title=source.read_text().split('"""')[1],
+        title=title_of(source),
         source=source,
         run_id=opened["run_id"],
         status=status,
@@ -108,6 +111,17 @@ def make_run(
         received=received,
         result=json.loads(result) if result else None,
     )
+
+
+def title_of(source: Path) -> str:
+    """Return what a run's code says about itself, without the full stop."""
+    first = source.read_text().partition("\n")[0]
+    return first.removeprefix("//").strip(' ".')
+
+
+def code_of(source: Path) -> str:
+    """Return a run's code without its title."""
+    return source.read_text().partition("\n")[2].strip()
 
 
 def until(condition: Callable[[], bool], seconds: float = _WAIT_S) -> bool:
@@ -125,8 +139,8 @@ def _lay_out(world: World, source: Path, run_id: str) -> Path:
     folder = world.folder / "code" / source.stem
     folder.mkdir()
     shutil.copy(source, folder)
-    (folder / "client.py").write_text(world.client)
-    if "search" in source.stem:
+    (folder / f"client{source.suffix}").write_text(world.clients[source.suffix])
+    if source.suffix == PYTHON and "search" in source.stem:
         for name in ("search.py", "reach.py", "needle.py"):
             shutil.copy(Path(__file__).parent / name, folder)
         (folder / "told.json").write_text(json.dumps(_told(world, folder, run_id), indent=1))
@@ -136,15 +150,18 @@ def _lay_out(world: World, source: Path, run_id: str) -> Path:
 
 
 def _run_code(world: World, folder: Path, name: str, run_token: str) -> tuple[int, str]:
+    # These two are all that the code is given.
+    environ = {"BROKER_URL": world.broker_url, "BROKER_RUN_TOKEN": run_token}
+    if name.endswith(PYTHON):
+        command = [*world.cast.python, "-S", "-B", name]
+    else:
+        command = [*world.cast.programs, "-m", "ops.demo.engine", str(folder / "client.js"), str(folder / name)]
+        # The engine's process needs our modules; its code sees nothing of them.
+        environ |= world.cast.environ
+        folder = ROOT if world.cast.engine.uid is None else Path("/")
+    user = world.cast.users["code"] if name.endswith(PYTHON) else world.cast.engine
     with uninterrupted():
-        process = spawn(
-            [*world.cast.python, "-S", "-B", name],
-            user=world.cast.users["code"],
-            # These two are all that it is given.
-            environ={"BROKER_URL": world.broker_url, "BROKER_RUN_TOKEN": run_token},
-            folder=folder,
-            output=subprocess.PIPE,
-        )
+        process = spawn(command, user=user, environ=environ, folder=folder, output=subprocess.PIPE)
         world.programs.remember("code", process)
     try:
         output, _ = process.communicate(timeout=_CODE_S)

@@ -1,4 +1,4 @@
-"""What the demo's two programs are told: the grants of the seed pointed at the fake API, and their settings."""
+"""What the demo's two programs are told: the operator's grants pointed at the fake API, and their settings."""
 
 from __future__ import annotations
 
@@ -13,43 +13,21 @@ PROFILE: Final = "agent-memory"
 JWT_PROFILE: Final = "agent-memory-jwt"
 KEYRING_ENTRY: Final = "minter/agent-memory"
 
-_N: Final = "/client/v4/accounts/*/agent-memory/namespaces"
-_P: Final = _N + "/*/profiles/*"
-_OWN: Final = f"/client/v4/accounts/{ACCOUNT}/agent-memory/namespaces/{NAMESPACE}/profiles/customer-42"
-
-ALLOW: Final = (f"POST {_OWN}/remember", f"POST {_OWN}/recall", f"GET {_OWN}/memories/*")
-CATALOG: Final = (
-    f"GET {_N}",
-    f"POST {_N}",
-    f"DELETE {_N}/*",
-    f"GET {_N}/*",
-    f"GET {_N}/*/profiles",
-    f"DELETE {_P}",
-    f"POST {_P}/ingest",
-    f"GET {_P}/memories",
-    f"DELETE {_P}/memories/*",
-    f"GET {_P}/memories/*",
-    f"POST {_P}/recall",
-    f"POST {_P}/remember",
-    f"DELETE {_P}/sessions/*",
-    f"POST {_P}/summary",
-)
+#: The operator's grants, as the page of the example shows them.
+GRANTS: Final = Path(__file__).parent / "grants.json"
+_PROFILE: Final[dict[str, Any]] = json.loads(GRANTS.read_text())["profiles"][PROFILE]
+ALLOW: Final[tuple[str, ...]] = tuple(_PROFILE["allow"])
+CATALOG: Final[tuple[str | dict[str, Any], ...]] = tuple(_PROFILE["catalog"])
 
 
 def grants_json(api_url: str) -> str:
-    """Return the grants: one profile whose key the minter holds, one whose tokens the minter makes itself."""
-    common: dict[str, Any] = {
-        "base_url": api_url,
-        "allowed_callers": [CALLER],
-        "allow": list(ALLOW),
-        "catalog": list(CATALOG),
-    }
+    """Return the operator's grants for the fake API, and beside them a profile whose tokens the minter makes itself.
+
+    The origin is what changes; a client is put beside the code by the demo, so none is served.
+    """
+    common = {name: value for name, value in _PROFILE.items() if name != "preamble_file"} | {"base_url": api_url}
     own = {"type": "jwt", "key": "run-signer", "audience": api_url}
-    profiles = {
-        PROFILE: common | {"token": {"type": "static", "key": "agent-memory"}},
-        JWT_PROFILE: common | {"token": own},
-    }
-    return json.dumps({"profiles": profiles}, indent=2)
+    return json.dumps({"profiles": {PROFILE: common, JWT_PROFILE: common | {"token": own}}}, indent=2)
 
 
 def minter_toml(folder: Path, *, url: str, key_fd: int, signer_fd: int, socket_group: str) -> str:

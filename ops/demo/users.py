@@ -68,6 +68,12 @@ class Cast:
     notes: tuple[str, ...]
 
     @property
+    def engine(self) -> User:
+        """Who runs the engine of JavaScript code: the code's user where it can read the engine, else who runs all."""
+        programs = self.users["minter"]
+        return programs if programs.uid is None else self.users["code"]
+
+    @property
     def apart(self) -> bool:
         """Say whether the code's user is another than the programs'."""
         return self.users["code"].number not in {self.users[name].number for name in ("minter", "broker", "api")}

@@ -30,6 +30,10 @@ from ops.demo.programs import Programs, answers, connects, free_ports, listens
 from ops.demo.users import ROOT, Cast, assemble
 from ops.fakes.memory_record import Received, read_record
 
+#: Where the generated files are.
+CLIENTS: Final = Path(__file__).parent / "agent-memory"
+#: 2026-04-21T00:00:00Z, the day of the examples on the API's own pages.
+_STILL: Final = 1776729600
 #: What ``--sabotage`` takes: each makes a claim false, to see that the demo notices.
 KEY_IN_CLIENT: Final = "key-in-client"
 WAY_TO_MINTER: Final = "way-to-minter"
@@ -38,10 +42,14 @@ WAY_TO_MINTER: Final = "way-to-minter"
 class World:
     """Everything that the demo started."""
 
-    def __init__(self, say: Callable[[str], None], *, sabotage: str = "") -> None:
-        """``say`` is told what goes on; ``sabotage`` breaks a claim on purpose."""
+    def __init__(self, say: Callable[[str], None], *, sabotage: str = "", still: bool = False) -> None:
+        """``say`` is told what goes on; ``sabotage`` breaks a claim on purpose.
+
+        ``still``: time stands still at the API and its ids are counted, so that it answers the same each time.
+        """
         self._say = say
         self._sabotage = sabotage
+        self._still = still
         # Other users may look into it: what they must not read is closed by itself.
         self.folder = Path(tempfile.mkdtemp(prefix="minter-broker-demo-")).resolve()
         self.folder.chmod(0o755)
@@ -49,7 +57,8 @@ class World:
         self.cast: Cast
         self.caller: Secret
         self.needles: list[Needle] = []
-        self.client = (Path(__file__).parent / "client.py").read_text()
+        #: The generated client of each language, by the suffix of its files.
+        self.clients = {suffix: (CLIENTS / f"client{suffix}").read_text() for suffix in (".py", ".js")}
         self.api_url, self.minter_url, self.broker_url = (f"http://127.0.0.1:{port}" for port in free_ports(3))
 
     def __enter__(self) -> Self:
@@ -144,7 +153,9 @@ class World:
         self._start_minter(key_out, signer_out)
         self._start_broker(credential_out)
         if self._sabotage == KEY_IN_CLIENT:
-            self.client += f'\nLEFT_IN_BY_MISTAKE = "{leaked}"\n'
+            left = f'LEFT_IN_BY_MISTAKE = "{leaked}"'
+            self.clients[".py"] += f"\n{left}\n"
+            self.clients[".js"] += f"\nvar {left};\n"
         elif self._sabotage == WAY_TO_MINTER:
             self.minter_socket.chmod(0o666)
             self.minter_socket.parent.chmod(0o755)
@@ -157,6 +168,8 @@ class World:
         command += ["--issuer", self.minter_url, "--introspect", self.minter_url + "/v1/introspect"]
         command += ["--introspect-credential-file", str(credential)]
         command += ["--record", str(folder / "record.jsonl"), "--keep-jwt", str(folder / "jwt")]
+        if self._still:
+            command += ["--still", str(_STILL)]
         self._start_program("api", command, ready=lambda: listens(self.api_url))
         # It was read; a file that is gone cannot be found.
         credential.unlink()
