@@ -27,6 +27,7 @@ from broker.opening import Opening
 from broker.records import Idempotency
 from broker.run import Run
 from broker.runs import Ended, Registry
+from broker.specgen.filling import fill
 from broker.status import Status
 from broker.store import Store
 from config import tokens
@@ -188,7 +189,7 @@ class Control:
         return await end_and_tell(self.registry, run, "self")
 
     async def show_client(self, request: Request, run: Run) -> Response:
-        """Serve the client that the profile's ``preamble_file`` holds, as it is."""
+        """Serve the client that the profile's ``preamble_file`` names; one of specgen is told what it may call."""
         name = request.query_params.get("profile")
         if name is None:
             if len(run.profiles) != 1:
@@ -199,9 +200,11 @@ class Control:
             raise ProblemError("profile-not-granted")
         profile = granted.current[0]
         language = request.path_params["language"]
-        if profile.preamble is None or not (profile.preamble_file or "").endswith(f".{language}"):
-            raise ProblemError("not-found", "the profile has no client in this language")
-        return Response(profile.preamble, media_type=_CLIENT_TYPES[language], headers=_CLIENT_HEADERS)
+        for file, client in profile.preambles.items():
+            if file.endswith(f".{language}"):
+                filled = fill(client, language, views.told_to_client(granted))
+                return Response(filled, media_type=_CLIENT_TYPES[language], headers=_CLIENT_HEADERS)
+        raise ProblemError("not-found", "the profile has no client in this language")
 
     # --- anyone ------------------------------------------------------------------------------------------------
 

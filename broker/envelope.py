@@ -1,9 +1,10 @@
 """A call written as JSON, for code that has no HTTP client, only a way to hand JSON to its host.
 
-``{"profile"?, "method", "path", "body"?, "content_type"?}`` becomes a call of the data path, with all its rules, and
-the answer is always 200 with ``{"status", "content_type", "body"}``. A refusal stands inside as the problem+json that
-the data path would have answered. A ``body`` that is text is sent as it is, anything else as JSON. An answer that is
-not UTF-8 comes back in base64 and says so: ``"encoding": "base64"``.
+``{"profile"?, "method", "path", "body"?, "content_type"?, "headers"?}`` becomes a call of the data path, with all its
+rules (of ``headers`` those pass that would pass there), and the answer is always 200 with ``{"status",
+"content_type", "body"}``. A refusal stands inside as the problem+json that the data path would have answered. A
+``body`` that is text is sent as it is, anything else as JSON. An answer that is not UTF-8 comes back in base64 and
+says so: ``"encoding": "base64"``.
 
 Here a body and its answer lie in memory as a whole, so a run has no more of them than calls that it may make at once:
 counted from before the body is read until the answer is gone. The calls of all runs together hold no more bytes than
@@ -34,6 +35,8 @@ if TYPE_CHECKING:
     from broker.heads import Headers
 
 _TOKEN: Final = re.compile(tokens.PATTERN, re.ASCII)
+#: Headers that the envelope itself says.
+_DESCRIBING: Final = frozenset({"content-type", "content-length", "content-encoding", "transfer-encoding"})
 #: An answer is handed over in pieces of this size, each when the code has taken those before it.
 _PIECE: Final = 65_536
 
@@ -46,6 +49,9 @@ _FOR_THE_ANSWER: Final = (
 # The last group is for Python alone, whose "$" also matches before a line break at the end.
 MediaType = Annotated[str, msgspec.Meta(max_length=256, pattern=r"^[\x21-\x7e][\x20-\x7e]*$(?!\n)")]
 
+HeaderName = Annotated[str, msgspec.Meta(max_length=128, pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$(?!\n)")]
+HeaderValue = Annotated[str, msgspec.Meta(max_length=4096, pattern=r"^[\x20-\x7e]*$(?!\n)")]
+
 
 class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of ``POST /v1/call``."""
@@ -55,6 +61,7 @@ class HostCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     profile: str | None = None
     body: Any = None
     content_type: MediaType | None = None
+    headers: Annotated[dict[HeaderName, HeaderValue], msgspec.Meta(max_length=32)] = {}
 
 
 class Envelope:
@@ -320,7 +327,8 @@ def _refusal(problem: ProblemError) -> dict[str, Any]:
 
 def _granted(run: Run, call: HostCall) -> RunProfile:
     # Both reach the API; a body may say what it likes.
-    if any(_TOKEN.search(text) for text in (call.path, unquote(call.path), call.content_type or "")):
+    texts = (call.path, unquote(call.path), call.content_type or "", *call.headers, *call.headers.values())
+    if any(_TOKEN.search(text) for text in texts):
         raise ProblemError("run-token-misplaced")
     if call.profile is None and len(run.profiles) != 1:
         raise ProblemError("profile-not-granted", "the run has several profiles: say which")
@@ -331,14 +339,20 @@ def _granted(run: Run, call: HostCall) -> RunProfile:
 
 
 def _content(call: HostCall) -> tuple[bytes | None, Headers]:
-    """Return the bytes of the body, None when there is none, and the headers that describe it."""
+    """Return the bytes of the body, None when there is none, and the headers: those given, those that describe it."""
+    given = [
+        (name.lower().encode("ascii"), value.strip(" ").encode("ascii"))
+        for name, value in call.headers.items()
+        if name.lower() not in _DESCRIBING
+    ]
     if call.body is None:
-        return None, []
+        return None, given
     if isinstance(call.body, str):
         sent, content_type = call.body.encode("utf-8", "surrogatepass"), "text/plain; charset=utf-8"
     else:
         sent, content_type = msgspec.json.encode(call.body), "application/json"
     headers = [
+        *given,
         (b"content-type", (call.content_type or content_type).encode("ascii")),
         (b"content-length", b"%d" % len(sent)),
     ]

@@ -60,6 +60,18 @@ def routes(granted: RunProfile) -> list[str]:
     return [rule.text for rule in granted.frozen.allow if rule.text in now]
 
 
+def entries(granted: RunProfile) -> list[str | JSON]:
+    """Return the granted routes as :func:`routes` does, with all that the grants file says of each."""
+    listed = set(routes(granted))
+    written = msgspec.json.decode(granted.frozen.source).get("allow", [])
+    return [entry for entry in written if (entry if isinstance(entry, str) else entry["route"]) in listed]
+
+
+def told_to_client(granted: RunProfile) -> JSON:
+    """Return what a client that specgen made is filled in with: nothing that the run may not know."""
+    return {"profile": granted.name, "routes": entries(granted), "params": granted.params}
+
+
 def oneself(run: Run, clock: Clock, base_url: str) -> JSON:
     """Return what the code is told of its own run."""
     return {
@@ -71,6 +83,7 @@ def oneself(run: Run, clock: Clock, base_url: str) -> JSON:
             name: {
                 "base_url": profile_url(base_url, name),
                 "allow": routes(granted),
+                "routes": entries(granted),
                 "queries": _queries(granted),
                 **_limits(granted),
             }
@@ -168,10 +181,6 @@ def _limits(granted: RunProfile) -> JSON:
 
 def _queries(granted: RunProfile) -> JSON:
     """Return the query rules of the granted routes as the grants file has them."""
-    listed = set(routes(granted))
-    written = msgspec.json.decode(granted.frozen.source).get("allow", [])
     return {
-        entry["route"]: entry["query"]
-        for entry in written
-        if isinstance(entry, dict) and "query" in entry and entry["route"] in listed
+        entry["route"]: entry["query"] for entry in entries(granted) if isinstance(entry, dict) and "query" in entry
     }

@@ -102,8 +102,8 @@ class Compiler:
             env=MappingProxyType(self._env(source)),
             scopes=self._scopes(source),
             global_name=self._global(source),
-            preamble_file=source.preamble_file,
-            preamble=self._preamble(source),
+            preamble_files=_names(source.preamble_file),
+            preambles=MappingProxyType(self._preambles(source)),
             digest="sha256:" + hashlib.sha256(canonical).hexdigest(),
             source=canonical,
         )
@@ -277,21 +277,35 @@ class Compiler:
             self._fault("global", "expected a name as JavaScript and Python have them")
         return source.global_name
 
-    def _preamble(self, source: ProfileSource) -> bytes | None:
-        if source.preamble_file is None or self._read_preamble is None:
+    def _preambles(self, source: ProfileSource) -> dict[str, bytes]:
+        names = _names(source.preamble_file)
+        listed = not isinstance(source.preamble_file, str)
+        languages = [name.rpartition(".")[2] for name in names]
+        preambles = {}
+        for index, name in enumerate(names):
+            path = f"preamble_file[{index}]" if listed else "preamble_file"
+            if languages[index] in languages[:index]:
+                self._fault(path, "a second client in the same language", "one ends with .py, the other with .js")
+            preamble = self._preamble(path, name)
+            if preamble is not None:
+                preambles[name] = preamble
+        return preambles
+
+    def _preamble(self, path: str, name: str) -> bytes | None:
+        if self._read_preamble is None:
             return None
         try:
-            preamble = self._read_preamble(source.preamble_file)
+            preamble = self._read_preamble(name)
             preamble.decode()
         except UnicodeDecodeError:
-            self._fault("preamble_file", "the file is not UTF-8")
+            self._fault(path, "the file is not UTF-8")
             return None
         except (OSError, ValueError) as error:
             reason = error.strerror if isinstance(error, OSError) and error.strerror else type(error).__name__
-            self._fault("preamble_file", f"the file cannot be read: {reason}")
+            self._fault(path, f"the file cannot be read: {reason}")
             return None
         if len(preamble) > _LARGEST_PREAMBLE:
-            self._fault("preamble_file", f"the file is larger than {_LARGEST_PREAMBLE} bytes")
+            self._fault(path, f"the file is larger than {_LARGEST_PREAMBLE} bytes")
         return preamble
 
 
@@ -300,6 +314,11 @@ def _plain(rule: Any) -> Any:
     if isinstance(rule, str | list):
         return rule
     return {name: getattr(rule, name) for name in rule.__struct_fields__}
+
+
+def _names(written: str | list[str] | None) -> tuple[str, ...]:
+    """Return the names that ``preamble_file`` has as a text or a list."""
+    return (written,) if isinstance(written, str) else tuple(written or ())
 
 
 def _lower(names: list[str]) -> frozenset[bytes]:

@@ -64,6 +64,7 @@ class RouteObject(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     credential: Annotated[bool, Meta(description="false: no lease is asked for and nothing is attached.")] = True
 
 
+FileName: TypeAlias = Annotated[str, Meta(min_length=1)]
 RouteEntry: TypeAlias = Annotated[str | RouteObject, Meta(description="METHOD /path, or an object that says more.")]
 
 
@@ -113,11 +114,12 @@ class ProfileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         Meta(description="What `broker exec` sets; {base_url}, {run_token} and {profile} are filled in."),
     ] = {}
     scopes: Annotated[list[str], Meta(description="Scopes of the credential; never a wildcard.")] = []
-    global_name: Annotated[str | None, Meta(description="The client's name in the code. Not in force yet.")] = field(
-        name="global", default=None
-    )
+    global_name: Annotated[
+        str | None, Meta(description="The client's name in the code; `broker specgen --global` writes it there.")
+    ] = field(name="global", default=None)
     preamble_file: Annotated[
-        Annotated[str, Meta(min_length=1)] | None, Meta(description="The client, beside the grants file.")
+        FileName | Annotated[list[FileName], Meta(min_length=1, max_length=2)] | None,
+        Meta(description="The client beside the grants file that runs are served; a list has one for each language."),
     ] = None
 
 

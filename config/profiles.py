@@ -42,7 +42,7 @@ class Profile:
     Durations are seconds, sizes bytes. ``base_url`` is the origin without a trailing slash. ``allowed_callers`` holds
     ``"*"`` when every caller may use it. ``request_headers`` and ``response_headers`` are lower-case names *with* the
     standard ones; ``fixed_headers`` replace what the code sent under the same name. ``token`` and ``placement`` are as
-    written. ``preamble`` is the text of ``preamble_file`` when the file was at hand.
+    written. ``preambles`` are the texts of the files that ``preamble_file`` names, by name, when they were at hand.
 
     ``source`` is the profile as written, in canonical JSON; ``digest`` (``sha256:...``) is over it, and
     :func:`config.grants.compile_profile` makes an equal profile of it again.
@@ -76,8 +76,8 @@ class Profile:
     env: Mapping[str, str]
     scopes: tuple[str, ...]
     global_name: str | None
-    preamble_file: str | None
-    preamble: bytes | None
+    preamble_files: tuple[str, ...]
+    preambles: Mapping[str, bytes]
     digest: str
     source: bytes
 

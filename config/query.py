@@ -11,9 +11,10 @@ refused. A rule is
   ``required`` and ``repeat``, both false when left out. Without any of the first five it takes any text.
 
 On the wire a query is pairs ``name=value`` joined by ``&``; no pair is empty. Names are literal, but ``[`` and ``]``
-may be escaped. A value is decoded to be compared, never to be sent: the bytes received are the bytes sent. It must fit
-under both readings of ``+`` (a plus, a space). ``name`` without ``=`` is taken only where the rule takes nothing but
-the empty constant, because servers differ on what it means.
+may be escaped, and ``<`` and ``>``, which cannot stand raw in a target, are (ops/adr/0015). A value is decoded to be
+compared, never to be sent: the bytes received are the bytes sent. It must fit under both readings of ``+`` (a plus, a
+space). ``name`` without ``=`` is taken only where the rule takes nothing but the empty constant, because servers
+differ on what it means.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ from config.routes import PARAM_NAME
 
 _INT: Final = re.compile(r"-?(0|[1-9][0-9]{0,18})", re.ASCII)
 _PARAM: Final = re.compile(r"\{(" + PARAM_NAME + r")\}", re.ASCII)
-_NAME: Final = re.compile(r"[A-Za-z0-9\-._~\[\]$@:!*'(),/]{1,256}", re.ASCII)
-_BRACKET: Final = re.compile(rb"%5B|%5D", re.IGNORECASE)
+_NAME: Final = re.compile(r"[A-Za-z0-9\-._~\[\]<>$@:!*'(),/]{1,256}", re.ASCII)
+#: The escapes that a name may hold.
+_BRACKET: Final = re.compile(rb"%(?:5B|5D|3C|3E)", re.IGNORECASE)
 _CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _ONLY_EMPTY: Final = frozenset({""})
 _SOURCES: Final = ("type", "pattern", "values", "const", "param")
@@ -87,7 +89,7 @@ def compile_query(written: Mapping[str, Any]) -> tuple[QueryRules, list[tuple[st
 
 def _compile(name: str, written: Any) -> Rule:
     if not _NAME.fullmatch(name):
-        raise ValueError("a query name is letters, digits and -._~[]$@:!*'(),/")
+        raise ValueError("a query name is letters, digits and -._~[]<>$@:!*'(),/")
     if name.lower() in _CREDENTIAL:
         raise ValueError("this name carries a credential; where one goes is said by `placement`")
     if isinstance(written, str):

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from broker.app import RULES
@@ -283,19 +285,25 @@ async def test_an_expired_run_is_refused_before_anybody_swept_it(desk):
         assert (await desk.ask(method, target, {}, token=run.run_token)).code == "run-token-invalid"
 
 
-async def test_the_client_is_served_as_it_is(tmp_path):
-    source = b"export const memory = {};\n"
-    desk = Desk(tmp_path, {"memory": profile(preamble_file="preamble.js"), "plain": profile()})
+def with_clients(desk, **clients):
+    """Let the profile ``memory`` have these clients, as if they stood beside the grants file."""
     parse = desk.read_grants
 
     def read_grants():
         from dataclasses import replace
 
         grants = parse()
-        with_client = replace(grants.profiles["memory"], preamble=source)
+        preambles = {f"client.{language}": text for language, text in clients.items()}
+        with_client = replace(grants.profiles["memory"], preambles=preambles)
         return replace(grants, profiles={**grants.profiles, "memory": with_client})
 
     desk.read_grants = read_grants
+
+
+async def test_a_client_is_served_as_it_is(tmp_path):
+    source = b"export const memory = {};\n"
+    desk = Desk(tmp_path, {"memory": profile(preamble_file="preamble.js"), "plain": profile()})
+    with_clients(desk, js=source)
     await desk.start()
     one, two = await desk.open(), await desk.open(profile=None, profiles=["memory", "plain"])
     reply = await desk.ask("GET", "/v1/self/client.js", token=one.run_token)
@@ -306,4 +314,43 @@ async def test_the_client_is_served_as_it_is(tmp_path):
     assert (await desk.ask("GET", "/v1/self/client.js?profile=memory", token=two.run_token)).body == source
     assert (await desk.ask("GET", "/v1/self/client.js?profile=plain", token=two.run_token)).code == "not-found"
     assert (await desk.ask("GET", "/v1/self/client.js?profile=other", token=two.run_token)).status == 403
+    await desk.stop()
+
+
+async def test_a_client_of_specgen_is_served_knowing_its_run_in_either_language(tmp_path):
+    route = {"route": "GET /v1/customers/{customer}", "query": {"page": "int"}}
+    granted = profile(
+        allow=["GET /v1/items", route], params={"customer": "[a-z]+"}, preamble_file=["client.py", "client.js"]
+    )
+    desk = Desk(tmp_path, {"memory": granted})
+    with_clients(
+        desk,
+        py=b'"""A client."""\nRUN = None  # filled in by the broker\n',
+        js=b'"use strict";\n  var RUN = null; // filled in by the broker\n',
+    )
+    await desk.start()
+    run = await desk.open(params={"customer": "ada"})
+    told = {"profile": "memory", "routes": ["GET /v1/items", route], "params": {"customer": "ada"}}
+    oneself = await desk.ask("GET", "/v1/self", token=run.run_token)
+    assert oneself.json["profiles"]["memory"]["routes"] == told["routes"]
+    python = await desk.ask("GET", "/v1/self/client.py", token=run.run_token)
+    names = {}
+    exec(python.body, names)  # noqa: S102 - what the code would do with it
+    assert json.loads(names["RUN"]) == told
+    javascript = await desk.ask("GET", "/v1/self/client.js", token=run.run_token)
+    assert javascript.body.replace(b"  var RUN = ", b"RUN = ").split(b";")[1].strip() in python.body
+    assert run.run_token.encode() not in python.body + javascript.body
+    await desk.stop()
+
+
+async def test_a_served_client_knows_no_route_that_the_grant_lost(tmp_path):
+    desk = Desk(tmp_path, {"memory": profile(preamble_file="client.py")})
+    with_clients(desk, py=b"\nRUN = None  # filled in by the broker\n")
+    await desk.start()
+    run = await desk.open()
+    desk.grants["memory"] = profile(preamble_file="client.py", allow=["GET /v1/items"])
+    await desk.reloader.reload()
+    served = await desk.ask("GET", "/v1/self/client.py", token=run.run_token)
+    assert b"GET /v1/items" in served.body
+    assert b"POST" not in served.body
     await desk.stop()

@@ -95,7 +95,7 @@ async def test_an_upstreams_own_refusal_of_the_credential_is_told_apart(desk, ru
         ({}, "body-malformed"),
         ({"method": "GET"}, "body-malformed"),
         ({"method": "GET", "path": ""}, "body-malformed"),
-        ({"method": "GET", "path": "/v1/items", "headers": {}}, "body-malformed"),
+        ({"method": "GET", "path": "/v1/items", "header": {}}, "body-malformed"),
         ({"method": "GET", "path": "/v1/items", "content_type": "a\r\nb: c"}, "body-malformed"),
         ({"method": "GET", "path": "/v1/items", "content_type": "text/plain\n"}, "body-malformed"),
         ({"method": "GET", "path": "/v1/items", "profile": "other"}, "profile-not-granted"),
@@ -305,3 +305,52 @@ async def test_a_call_that_is_under_way_holds_what_it_sends_and_what_has_come_ba
 async def test_the_envelope_takes_only_json(desk, run):
     reply = await desk.ask("POST", "/v1/call", b"{}", token=run.run_token, headers={"Content-Type": "text/plain"})
     assert (reply.status, reply.code) == (415, "media-type-not-supported")
+
+
+async def test_headers_are_handed_to_the_data_path_and_the_envelope_describes_its_body_itself(desk, run):
+    given = {
+        "If-Match": '"1"',
+        "X-Request-Id": " a ",
+        "Content-Type": "text/html",
+        "Content-Length": "9",
+        "Transfer-Encoding": "chunked",
+    }
+    await host_call(desk, run, method="POST", path="/v1/items", body={"a": 1}, headers=given)
+    await host_call(desk, run, method="GET", path="/v1/items", headers={"Accept": "text/csv"})
+    assert [headers for *_, headers, _ in desk.data_path.calls] == [
+        [
+            (b"if-match", b'"1"'),
+            (b"x-request-id", b"a"),
+            (b"content-type", b"application/json"),
+            (b"content-length", b"7"),
+        ],
+        [(b"accept", b"text/csv")],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ({"X-A": "a\r\nb: c"}, "body-malformed"),
+        ({"X-A": "a\n"}, "body-malformed"),
+        ({"X A": "a"}, "body-malformed"),
+        ({"X-A:": "a"}, "body-malformed"),
+        ({"X-A\n": "a"}, "body-malformed"),
+        ({"": "a"}, "body-malformed"),
+        ({"X-A": "é"}, "body-malformed"),
+        ({"X-A": ["a"]}, "body-malformed"),
+        ({f"X-{number}": "a" for number in range(33)}, "body-malformed"),
+    ],
+    ids=lambda value: json.dumps(value)[:30],
+)
+async def test_headers_that_could_be_read_as_more_are_refused(desk, run, headers, code):
+    answer = await host_call(desk, run, method="GET", path="/v1/items", headers=headers)
+    assert json.loads(answer["body"])["code"] == code
+    assert desk.data_path.calls == []
+
+
+async def test_a_run_token_in_a_header_reaches_nobody(desk, run):
+    for headers in ({"X-Key": "k " + run.run_token}, {run.run_token: "x"}):
+        answer = await host_call(desk, run, method="GET", path="/v1/items", headers=headers)
+        assert json.loads(answer["body"])["code"] == "run-token-misplaced"
+    assert desk.data_path.calls == []

@@ -33,7 +33,7 @@ def test_the_seed_loads_byte_for_byte_given_its_preamble():
     assert made.token == {"type": "static", "env": "CLOUDFLARE_API_TOKEN"}
     assert made.key_aliases() == {"env:CLOUDFLARE_API_TOKEN": "env:CLOUDFLARE_API_TOKEN"}
     assert (len(made.allow), len(made.catalog)) == (3, 14)
-    assert (made.global_name, made.preamble_file, made.preamble) == ("memory", "preamble.js", b"var memory = {};\n")
+    assert (made.global_name, dict(made.preambles)) == ("memory", {"preamble.js": b"var memory = {};\n"})
     account = "/client/v4/accounts/00000000000000000000000000000042/agent-memory/namespaces/support-agent"
     matcher = Matcher(made)
     target = f"{account}/profiles/customer-42/memories/01JFAKEMEM0000000000000001"
@@ -50,7 +50,7 @@ def test_what_is_left_out_has_the_documented_default():
     assert (made.max_request, made.max_response) == (1 << 20, 32 << 20)
     assert (made.breaker_max_s, made.health_check) == (30, None)
     assert (made.scrub, made.private_addresses, made.run_token_prefix) == ("mask", False, "")
-    assert (dict(made.env), made.scopes, made.global_name, made.preamble_file) == ({}, (), None, None)
+    assert (dict(made.env), made.scopes, made.global_name, made.preamble_files) == ({}, (), None, ())
 
 
 def test_every_field_can_be_written():
@@ -220,7 +220,9 @@ def test_every_secret_that_a_token_refers_to_is_known_at_any_depth():
         ({"scopes": ["a b"]}, ["scopes[0]: a scope is printable"]),
         ({"scopes": ["a", "a"]}, ["scopes[1]: stands twice"]),
         ({"global": "a-b"}, ["global: expected a name"]),
-        ({"preamble_file": ""}, ["preamble_file: expected a text of at least"]),
+        ({"preamble_file": ""}, ["preamble_file: expected"]),
+        ({"preamble_file": []}, ["preamble_file: expected"]),
+        ({"preamble_file": ["a.js", "b.js"]}, ["preamble_file[1]: a second client in the same language"]),
     ],
     ids=lambda value: json.dumps(value)[:60],
 )
@@ -284,6 +286,10 @@ def test_a_preamble_that_cannot_be_read_is_a_fault():
         "p.preamble_file: the file cannot be read: No such file or directory"
     ]
     assert faults(data, read_preamble=binary) == ["p.preamble_file: the file is not UTF-8"]
+    data = document(preamble_file=["client.py", "client.js"])
+    assert faults(data, read_preamble=binary) == [
+        f"p.preamble_file[{index}]: the file is not UTF-8" for index in (0, 1)
+    ]
     assert faults(data) == []
 
 

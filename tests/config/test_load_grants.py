@@ -22,7 +22,7 @@ def write(folder, **changes):
 def test_a_preamble_beside_the_grants_file_is_read(tmp_path):
     (tmp_path / "preamble.js").write_text("var a = 1;")
     profile = load_grants(write(tmp_path, preamble_file="preamble.js")).profiles["p"]
-    assert profile.preamble == b"var a = 1;"
+    assert dict(profile.preambles) == {"preamble.js": b"var a = 1;"}
 
 
 @pytest.mark.parametrize("name", ["../secret.js", "/etc/hostname", "link.js", "none.js"])

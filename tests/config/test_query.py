@@ -71,3 +71,24 @@ def test_a_refusal_names_parameters_of_the_rules_only():
             check_query(rules, query, {})
         assert "canary" not in refused.value.detail
         assert "cursor" in refused.value.detail
+
+
+@pytest.mark.parametrize(
+    ("query", "fits"),
+    [
+        (b"DateCreated%3C=2026-12-01", True),
+        (b"DateCreated%3c=2026-12-01", True),
+        (b"DateCreated%3E=2026-12-01", False),
+        (b"DateCreated=2026-12-01", False),
+        (b"%44ateCreated%3C=2026-12-01", False),
+        (b"DateCreated%253C=2026-12-01", False),
+    ],
+)
+def test_a_name_that_holds_an_angle_bracket_is_escaped_on_the_wire(query, fits):
+    rules, wrong = compile_query({"DateCreated<": "any"})
+    assert wrong == []
+    if fits:
+        check_query(rules, query, {})
+    else:
+        with pytest.raises(ProblemError, match="query-not-granted"):
+            check_query(rules, query, {})

@@ -33,6 +33,7 @@ SEEDS = [
     b"re n=[a-z ]*\n\nn=a%20b+c",
     b"any n={p}\nany m={q}\n\nn=a&m=b%2Bb",
     b"any filter[a]=any\n\nfilter%5Ba%5d=1",
+    b"any n<=any\n\nn%3C=1",
     b"any n=\n\nn",
     b"any n=any\n\nn",
     b"any n=any\n\nn=1&n=1",
@@ -58,7 +59,27 @@ TOKENS = [
         b"=[a-z ]*\n",
         b"\n\n",
     ),
-    *(b"&", b"=", b"n=", b"&n=", b"m", b"+", b"%2B", b"%20", b"%5B", b"%5d", b"[", b"]", b"%26", b"%3D", b";", b"%3B"),
+    *(
+        b"&",
+        b"=",
+        b"n=",
+        b"&n=",
+        b"m",
+        b"+",
+        b"%2B",
+        b"%20",
+        b"%5B",
+        b"%5d",
+        b"[",
+        b"]",
+        b"%3C",
+        b"%3e",
+        b"<",
+        b"%26",
+        b"%3D",
+        b";",
+        b"%3B",
+    ),
     *(b"?", b"#", b"%00", b"%0A", b"%C3%A9", b"%C3", b"%6e", b"9999999999999999999", b"-0", b"-1", b"0x1"),
 ]
 
@@ -123,7 +144,9 @@ def taken(reference: dict[str, Any], query: bytes) -> bool:
     names = []
     for part in query.decode("ascii").split("&"):
         raw_name, equals, raw = part.partition("=")
-        name = re.sub("(?i)%5b", "[", re.sub("(?i)%5d", "]", raw_name))
+        name = raw_name
+        for escape, mark in (("%5b", "["), ("%5d", "]"), ("%3c", "<"), ("%3e", ">")):
+            name = re.sub("(?i)" + escape, mark, name)
         rule = reference.get(name)
         if rule is None or "[" in raw or "]" in raw or not (equals or rule["takes"] == {""}):
             return False
