@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from broker.placements import Registry
@@ -119,7 +119,9 @@ class Schemes:
         return Wanted(tuple(self._way(entry) for entry in written[:_MOST]), pointer)
 
     def _way(self, entry: Mapping[str, Any]) -> Way:
-        names = tuple(sorted(entry)) if len(entry) > 1 else tuple(entry)
+        # One too many shows that they are too many.
+        some = dict(itertools.islice(entry.items(), MOST_HEADERS + 1))
+        names = tuple(sorted(some))
         known = self._ways.get(names)
         if known is None:
             placement, question = self._together(names)
@@ -128,12 +130,12 @@ class Schemes:
             known = self._ways[names] = Way(names, (), placement, question)
         scopes = [
             scope
-            for written in entry.values()
+            for written in some.values()
             if isinstance(written, list)
             for scope in written[:MOST_SCOPES]
             if isinstance(scope, str)
         ]
-        return Way(known.schemes, tuple(scopes), known.placement, known.question) if scopes else known
+        return replace(known, scopes=tuple(scopes)) if scopes else known
 
     def _together(self, names: tuple[str, ...]) -> tuple[Placement | None, str]:
         if not names:

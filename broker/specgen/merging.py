@@ -6,14 +6,17 @@ A merged route takes what each of its operations sends: granting one of them gra
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Final
 
 from broker.specgen.model import RouteEntry
-from config.explain import covers
+from config.catalog import Outranking, document
 from config.grants import Profile, RouteRule, parse_grants
 from config.query import Rule, compile_query
 from config.routes import parse_route
+
+#: More routes, and more covers, than a person would look at.
+_MOST_ROUTES: Final = 4_000
+_MOST_COVERS: Final = 100_000
 
 
 def shape_of(entry: RouteEntry) -> str:
@@ -29,72 +32,84 @@ def text_of(entry: RouteEntry) -> str:
 def merged(entries: Iterable[RouteEntry]) -> tuple[RouteEntry, ...]:
     """Return the entries without doubles, in the order of the first of each.
 
-    Of two that are one route the wider counts in everything: each query rule takes what either takes and is required
-    only where both require it; escapes and wide characters are those of both; the credential is attached if either
+    Of several that are one route the widest counts in everything: each query rule takes what any of them takes and is
+    required only where all require it; escapes and wide characters are those of all; the credential is attached if any
     needs it, as it goes to the same place in any case.
     """
-    found: dict[str, RouteEntry] = {}
+    sharing: dict[str, list[RouteEntry]] = {}
     for entry in entries:
-        shape = shape_of(entry)
-        found[shape] = _both(found[shape], entry) if shape in found else entry
-    return tuple(found.values())
+        sharing.setdefault(shape_of(entry), []).append(entry)
+    return tuple(
+        shared[0] if len(shared) == 1 else _united([_object(entry) for entry in shared]) for shared in sharing.values()
+    )
 
 
-def covered(catalog: Iterable[RouteEntry]) -> dict[str, list[str]]:
-    """Return, by the text of a route, the more specific routes of the catalog that its wildcards cover."""
-    rules = tuple(RouteRule(parse_route(text_of(entry))) for entry in catalog)
-    found: dict[str, list[str]] = {}
-    for cover in covers(replace(_empty_profile(), allow=rules, catalog=rules)):
-        found.setdefault(cover.route, []).append(cover.covered)
+def covered(catalog: Sequence[RouteEntry], *, shown: int) -> dict[str, tuple[list[str], int]] | None:
+    """Return which more specific routes of the catalog a route's wildcards cover: the first few and how many there are.
+
+    They are by the text of the route. None for so many routes, or covers, that it is not worked out.
+    """
+    if len(catalog) > _MOST_ROUTES:
+        return None
+    rules = [RouteRule(parse_route(text_of(entry))) for entry in catalog]
+    outranking = Outranking(_nothing_granted(), map(document, rules))
+    found: dict[str, tuple[list[str], int]] = {}
+    total = 0
+    for rule in rules:
+        others = outranking.covered(rule)
+        total += len(others)
+        if total > _MOST_COVERS:
+            return None
+        if others:
+            found[rule.text] = [other.text for other in others[:shown]], len(others)
     return found
 
 
-def _empty_profile() -> Profile:
+def _nothing_granted() -> Profile:
     written = b'{"profiles": {"catalog": {"base_url": "https://localhost", "allowed_callers": []}}}'
     return parse_grants(written, name="catalog").profiles["catalog"]
 
 
-def _both(one: RouteEntry, other: RouteEntry) -> RouteEntry:
-    first, second = _object(one), _object(other)
-    both: dict[str, Any] = {"route": first["route"]}
-    query = _queries(first.get("query", {}), second.get("query", {}))
+def _united(entries: Sequence[dict[str, Any]]) -> RouteEntry:
+    united: dict[str, Any] = {"route": entries[0]["route"]}
+    query = _queries([entry.get("query", {}) for entry in entries])
     if query:
-        both["query"] = query
-    encoded = _encoded(first.get("encoded", False), second.get("encoded", False))
+        united["query"] = query
+    encoded = _encoded([entry.get("encoded", False) for entry in entries])
     if encoded:
-        both["encoded"] = encoded
-    if first.get("wide") or second.get("wide"):
-        both["wide"] = True
-    if first.get("credential") is False and second.get("credential") is False:
-        both["credential"] = False
-    return both if len(both) > 1 else str(both["route"])
+        united["encoded"] = encoded
+    if any(entry.get("wide") for entry in entries):
+        united["wide"] = True
+    if all(entry.get("credential") is False for entry in entries):
+        united["credential"] = False
+    return united if len(united) > 1 else str(united["route"])
 
 
 def _object(entry: RouteEntry) -> dict[str, Any]:
     return {"route": entry} if isinstance(entry, str) else entry
 
 
-def _encoded(one: bool | list[str], other: bool | list[str]) -> bool | list[str]:  # noqa: FBT001 - the form of the file
-    listed = {escape for given in (one, other) if isinstance(given, list) for escape in given}
+def _encoded(given: Sequence[bool | list[str]]) -> bool | list[str]:
+    listed = {escape for one in given if isinstance(one, list) for escape in one}
     # A list takes what `true` takes, and its own.
-    return sorted(listed) if listed else bool(one or other)
+    return sorted(listed) if listed else any(given)
 
 
-def _queries(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
-    ours, theirs = compile_query(one)[0].rules, compile_query(other)[0].rules
-    query: dict[str, Any] = {}
-    for name in {**one, **other}:
-        rules = [side[name] for side in (ours, theirs) if name in side]
-        required = all(rule.required for rule in rules) and len(rules) > 1
-        if len(rules) > 1 and one[name] == other[name]:
-            query[name] = one[name]
+def _queries(given: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    written: dict[str, list[Any]] = {}
+    for query in given:
+        for name, rule in query.items():
+            written.setdefault(name, []).append(rule)
+    united: dict[str, Any] = {}
+    for name, rules in written.items():
+        everywhere = len(rules) == len(given)
+        if everywhere and all(rule == rules[0] for rule in rules):
+            united[name] = rules[0]
         else:
-            query[name] = _written(rules, required=required, repeat=any(rule.repeat for rule in rules))
-    return query
-
-
-_INT: Final = {"type": "int"}
-_ANY: Final = {"type": "any"}
+            compiled = [compile_query({name: rule})[0].rules[name] for rule in rules]
+            required = everywhere and all(rule.required for rule in compiled)
+            united[name] = _written(compiled, required=required, repeat=any(rule.repeat for rule in compiled))
+    return united
 
 
 def _written(rules: Sequence[Rule], *, required: bool, repeat: bool) -> Any:
@@ -102,11 +117,11 @@ def _written(rules: Sequence[Rule], *, required: bool, repeat: bool) -> Any:
     values = [value for rule in rules for value in sorted(rule.values or ())]
     source: dict[str, Any]
     if all(rule.integer for rule in rules):
-        source = dict(_INT)
+        source = {"type": "int"}
     elif all(rule.values is not None for rule in rules):
         source = {"values": list(dict.fromkeys(values))}
     else:
-        source = dict(_ANY)
+        source = {"type": "any"}
     flags = {name: True for name, wanted in (("required", required), ("repeat", repeat)) if wanted}
     if "type" in source and not flags:
         return source["type"]

@@ -5,6 +5,7 @@ Every operation is told exactly once, carried or not, in the document's order.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
@@ -13,8 +14,9 @@ from broker.specgen.alternatives import Schemes
 from broker.specgen.carrying import Carrying, own_security
 from broker.specgen.document import Document
 from broker.specgen.filters import left_out
+from broker.specgen.limits import MAX_OPERATIONS, MAX_PARAMETERS
 from broker.specgen.merging import covered, merged, shape_of
-from broker.specgen.model import Api, Choices, Note, Operation, Status, Told
+from broker.specgen.model import Api, Choices, DocumentError, Note, Operation, Status, Told
 from broker.specgen.naming import Wanted, operation_names
 from broker.specgen.security import settled
 from broker.specgen.servers import Servers
@@ -24,6 +26,7 @@ from config.headers import STANDARD_REQUEST
 
 #: Of the other operations of a route, and of the routes that one covers, so many are named.
 _NAMED: Final = 8
+_LONGEST: Final = 120
 
 
 def read_api(
@@ -35,15 +38,16 @@ def read_api(
     """
     notes = list(webhooks(document))
     paths = document.root["paths"]
-    by_path = [(path, list(walk(document, path, notes))) for path in paths]
-    found = [one for _, operations in by_path for one in operations]
+    by_path = [list(walk(document, path, notes)) for path in paths]
+    found = [one for operations in by_path for one in operations]
+    _check_size(document, found)
     servers = Servers(document, choices, (holder for one in found for holder in one.holders))
     schemes = Schemes(document, choices)
     policy = settled(schemes, (asked for one in found if (asked := own_security(one, schemes)) is not None))
     names = operation_names(Wanted(one.id, one.method, one.path) for one in found)
     carrying = Carrying(document=document, choices=choices, servers=servers, schemes=schemes, policy=policy)
     results: list[tuple[Found, Operation | None, tuple[Note, ...]]] = []
-    for done, (_, operations) in enumerate(by_path, 1):
+    for done, operations in enumerate(by_path, 1):
         for one in operations:
             key = Wanted(one.id, one.method, one.path).key
             results.append((one, *_carried(carrying, one, names[key])))
@@ -51,8 +55,11 @@ def read_api(
     carried = [operation for _, operation, _ in results if operation is not None]
     catalog = merged(operation.route for operation in carried)
     more = _shared(carried)
-    for text, others in covered(catalog).items():
-        more.setdefault(shape_of(text), []).append(_cover(others))
+    covers = covered(catalog, shown=_NAMED)
+    if covers is None:
+        notes.append(Note("warn", "#/paths", "which routes a wildcard covers is not listed: they are too many"))
+    for text, (others, count) in (covers or {}).items():
+        more.setdefault(shape_of(text), []).append(_cover(others, count))
     told, kept = [], []
     for one, operation, own in results:
         if operation is None:
@@ -82,6 +89,14 @@ def read_api(
     )
 
 
+def _check_size(document: Document, found: Sequence[Found]) -> None:
+    if len(found) > MAX_OPERATIONS:
+        raise DocumentError(f"{document.name}: has more than {MAX_OPERATIONS} operations")
+    # A path item that many paths refer to has its parameters in each of them.
+    if sum(one.declares for one in found) > MAX_PARAMETERS:
+        raise DocumentError(f"{document.name}: has more than {MAX_PARAMETERS} parameters, counted for each operation")
+
+
 def _carried(carrying: Carrying, found: Found, names: tuple[str, str]) -> tuple[Operation | None, tuple[Note, ...]]:
     return (None, (found.lost,)) if found.lost is not None else carrying.carry(found, names)
 
@@ -98,21 +113,20 @@ def _shared(carried: Sequence[Operation]) -> dict[str, list[Note]]:
     notes: dict[str, list[Note]] = {}
     for shape, operations in sharing.items():
         if len(operations) > 1:
-            named = _some(operation.id or operation.identifier for operation in operations)
+            named = _named((operation.id or operation.identifier for operation in operations), len(operations))
             reason = f"{len(operations)} operations are one route on the wire, and granting one grants all: {named}"
             notes[shape] = [Note("warn", "", reason)]
     return notes
 
 
-def _cover(routes: Sequence[str]) -> Note:
-    reason = f"its wildcards cover routes of the catalog, which need a grant of their own: {_some(routes)}"
-    return Note("warn", "", reason)
+def _cover(routes: Sequence[str], count: int) -> Note:
+    named = _named(routes, count)
+    return Note("warn", "", f"its wildcards cover routes of the catalog, which need a grant of their own: {named}")
 
 
-def _some(texts: Iterable[str]) -> str:
-    listed = list(texts)
-    more = f" and {len(listed) - _NAMED} more" if len(listed) > _NAMED else ""
-    return ", ".join(quoted(text, 120) for text in listed[:_NAMED]) + more
+def _named(texts: Iterable[str], count: int) -> str:
+    more = f" and {count - _NAMED} more" if count > _NAMED else ""
+    return ", ".join(quoted(text, _LONGEST) for text in itertools.islice(texts, _NAMED)) + more
 
 
 def _headers(operations: Iterable[Operation]) -> tuple[str, ...]:

@@ -43,6 +43,12 @@ class Found:
         return (self.node, self.pointer), (self.item, self.item_pointer)
 
     @property
+    def declares(self) -> int:
+        """How many parameters it has, with those of its path item."""
+        lists = (self.node.get("parameters"), self.item.get("parameters"))
+        return sum(len(written) for written in lists if isinstance(written, list))
+
+    @property
     def id(self) -> str:
         """The operationId, or nothing."""
         written = self.node.get("operationId")

@@ -101,8 +101,22 @@ def test_a_merged_query_takes_all_that_each_takes(one, other, sent):
 
 def test_a_wildcard_names_the_more_specific_routes_that_it_covers():
     catalog = ["GET /pets/*", "GET /pets/mine", "DELETE /pets/mine", "GET /pets/*/toys", "GET /Pets/yours/"]
-    assert covered(catalog) == {"GET /pets/*": ["GET /pets/mine", "GET /Pets/yours/"]}
+    assert covered(catalog, shown=8) == {"GET /pets/*": (["GET /pets/mine", "GET /Pets/yours/"], 2)}
+    assert covered(catalog, shown=1) == {"GET /pets/*": (["GET /pets/mine"], 2)}
 
 
 def test_a_glob_covers_a_literal_of_its_form():
-    assert covered(["GET /*.json", "GET /a.json", "GET /a.xml"]) == {"GET /*.json": ["GET /a.json"]}
+    assert covered(["GET /*.json", "GET /a.json", "GET /a.xml"], shown=8) == {"GET /*.json": (["GET /a.json"], 1)}
+
+
+def test_covers_that_nobody_would_look_at_are_not_worked_out():
+    crossing = [f"GET /*/a{number}" for number in range(400)] + [f"GET /b{number}/*" for number in range(400)]
+    assert covered(crossing, shown=8) is None
+    assert covered([f"GET /a{number}" for number in range(4001)], shown=8) is None
+    assert covered([f"GET /a{number}" for number in range(4000)], shown=8) == {}
+
+
+def test_a_route_of_very_many_operations_is_merged_in_one_go():
+    many = [{"route": "GET /x", "query": {f"q{number}": "any"}} for number in range(3000)]
+    (entry,) = merged(many)
+    assert len(entry["query"]) == 3000

@@ -377,6 +377,24 @@ def test_the_order_of_the_paths_changes_no_name_and_no_route():
     }
 
 
+def test_a_document_of_far_too_many_operations_or_parameters_is_one_line():
+    with pytest.raises(DocumentError, match="more than 20000 operations"):
+        api({f"/a{number}": get() for number in range(20_001)})
+    many = {"parameters": [query(f"q{number}") for number in range(400)], "get": OK}
+    shared = {f"/a{number}": {"$ref": "#/components/pathItems/p"} for number in range(300)}
+    with pytest.raises(DocumentError, match="more than 100000 parameters"):
+        api(shared, components={"pathItems": {"p": many}})
+
+
+def test_covers_that_are_too_many_are_a_note_on_the_document():
+    crossing = {f"/{{x}}/a{number}": get() for number in range(400)} | {
+        f"/b{number}/{{x}}": get() for number in range(400)
+    }
+    found = api(crossing)
+    assert "too many" in found.notes[0].reason
+    assert "cover" not in reasons(found)
+
+
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
 @given(DOCUMENTS)
 def test_a_document_of_anything_is_carried_as_far_as_it_goes(written):
