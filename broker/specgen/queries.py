@@ -116,9 +116,9 @@ def _rules(document: Document, argument: Argument) -> list[tuple[str, Any]]:
         source = _source(document, schemas.items(document, at)) if only_arrays else "any"
         return [(argument.name, _rule(source, required=required, repeat=True))]
     known = schemas.members(document, at)
-    needed = schemas.required_members(document, at) if required else frozenset()
+    # Which of its members an object must have, only the API judges: the client does not know it.
     return [
-        (name, _rule(_source(document, known[member]), required=member in needed))
+        (name, _rule(_source(document, known[member])))
         for member, name in zip(argument.members, wire_names(argument), strict=True)
     ]
 
