@@ -162,6 +162,12 @@ def test_names_on_the_wire_are_the_documents_byte_for_byte():
     assert list(rules(*map(query, names))) == names
 
 
+def test_a_name_with_angle_brackets_is_sent_escaped():
+    written = rules(query("DateCreated<", type="string"), query("DateCreated>", type="string"))
+    assert written == {"DateCreated<": "any", "DateCreated>": "any"}
+    assert takes(written, "DateCreated%3C=2026-11-30&DateCreated%3E=2026-11-01")
+
+
 @pytest.mark.parametrize(
     ("name", "value", "says"),
     [
