@@ -181,13 +181,17 @@ def _result(types: Types, operation: Operation) -> Type:
 
 
 def _docs(operation: Operation) -> str:
-    lines = [one_line(operation.summary, _MAX_ARGUMENT_DOC), paragraph(operation.description, _MAX_DOC)]
-    lines.append(f"{operation.method} {operation.template}")
-    lines.extend(
+    arguments = [
         f"{one.identifier}: {one_line(one.description, _MAX_ARGUMENT_DOC)}"
         for one in operation.arguments
         if one.description and one.place != "run"
-    )
+    ]
+    lines = [
+        one_line(operation.summary, _MAX_ARGUMENT_DOC),
+        paragraph(operation.description, _MAX_DOC),
+        f"{operation.method} {operation.template}",
+        "\n".join(arguments),
+    ]
     return "\n\n".join(line for line in lines if line)
 
 

@@ -51,6 +51,8 @@ class Api:
 
         class Serve(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
+            # Head and body go out as they are written: nobody waits for an acknowledgement between them.
+            disable_nagle_algorithm = True
 
             def setup(self):
                 api.connections += 1

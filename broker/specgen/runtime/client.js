@@ -10,8 +10,10 @@
   var RUN = null; // filled in by the broker
   var TABLE = "{}"; // the API
 
-  const API = Object.assign({ profile: "", global: "", allow: null, operations: [] }, JSON.parse(TABLE));
-  const run = typeof RUN === "string" ? JSON.parse(RUN) : null;
+  // Nothing of these is inherited, whatever the code does to its prototypes.
+  const bare = (text) => JSON.parse(text, (_, value) => (isObject(value) ? Object.setPrototypeOf(value, null) : value));
+  const API = Object.assign({ profile: "", global: "", allow: null, operations: [] }, bare(TABLE));
+  const run = typeof RUN === "string" ? bare(RUN) : null;
 
   const UNRESERVED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~";
   const PLAIN = UNRESERVED + "@+=";
@@ -169,7 +171,7 @@
     if ((API.allow && !needs) || host(way)) return { routes: API.allow, params: {} };
     const [root, path] = urls(way);
     const answer = await fetched(way, "GET", root + "/v1/self", null, {});
-    const told = answer.status === 200 && isObject(answer.body) ? answer.body : {};
+    const told = answer.status === 200 && isObject(answer.body) ? bare(json(answer.body)) : {};
     const mine = isObject(told.profiles) && has(told.profiles, way.profile) ? told.profiles[way.profile] : {};
     way.grant = { routes: mine.routes || API.allow, params: told.params || {} };
     return way.grant;
@@ -206,7 +208,8 @@
       if (content.media) parts.push('"content_type":' + json(content.media));
     }
     if (Object.keys(headers).length) parts.push('"headers":' + json(headers));
-    const answer = JSON.parse(await call("{" + parts.join(",") + "}"));
+    // Joined, not added up: QuickJS keeps a long sum in pieces, and its bindings do not hand those over.
+    const answer = JSON.parse(await call(["{", parts.join(","), "}"].join("")));
     const type = answer.content_type || "";
     let body = answer.body === undefined || answer.body === "" ? null : answer.body;
     if (answer.encoding === "base64") body = fromBase64(body || "");
@@ -369,11 +372,12 @@
   }
 
   function decimal(value) {
-    if (Number.isInteger(value)) return String(BigInt(value));
-    const match = /^(-?)(\d+)(?:\.(\d+))?e([+-]\d+)$/.exec(String(value));
+    const match = /^(-?)(\d)(?:\.(\d+))?e([+-]\d+)$/.exec(String(value));
     if (!match) return String(value);
-    // Not whole, so the exponent is a negative one.
-    return match[1] + "0." + "0".repeat(-Number(match[4]) - 1) + match[2] + (match[3] || "");
+    const digits = match[2] + (match[3] || "");
+    const point = Number(match[4]) + 1;
+    // No number has more digits than its exponent says, from where on it is written with one.
+    return match[1] + (point > 0 ? digits.padEnd(point, "0") : "0." + "0".repeat(-point) + digits);
   }
 
   function encoded(text, raw) {

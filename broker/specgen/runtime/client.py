@@ -141,7 +141,8 @@ class Client:
         words = text.lower().split()
         found = []
         for one in _API["operations"]:
-            line = f"{one['name']}{getattr(Client, one['name']).__signature__}: {one['method']} {one['template']}"
+            signature = inspect.signature(getattr(self, one["name"]))
+            line = f"{one['name']}{signature}: {one['method']} {one['template']}"
             summary = one.get("doc", "").partition("\n")[0]
             if all(word in (line + " " + one.get("doc", "")).lower() for word in words):
                 found.append(line + (f"  {summary}" if summary else ""))
@@ -551,7 +552,7 @@ def _nearest(operation: dict[str, Any], routes: list[Any]) -> list[str]:
 def _method(operation: dict[str, Any]) -> Callable[..., Any]:
     """Make the method of an operation."""
     parameters = [inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)]
-    lines = [operation.get("doc", ""), f"{operation['method']} {operation['template']}"]
+    notes = []
     positional = [one for one in operation.get("path", ()) if one["in"] == "path"]
     body = operation.get("body")
     if body is not None:
@@ -565,7 +566,7 @@ def _method(operation: dict[str, Any]) -> Callable[..., Any]:
         default = inspect.Parameter.empty if needed else None
         parameters.append(inspect.Parameter(one["id"], sort, default=default, annotation=_TYPES.get(one["type"], Any)))
         if one.get("doc"):
-            lines.append(f"{one['id']}: {one['doc']}")
+            notes.append(f"{one['id']}: {one['doc']}")
     signature = inspect.Signature(parameters)
     known = [one.name for one in parameters[1:]]
     name = operation["name"]
@@ -583,6 +584,7 @@ def _method(operation: dict[str, Any]) -> Callable[..., Any]:
 
     call.__name__ = name
     call.__qualname__ = "Client." + name
+    lines = [operation.get("doc", ""), f"{operation['method']} {operation['template']}", "\n".join(notes)]
     call.__doc__ = "\n\n".join(line for line in lines if line)
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
