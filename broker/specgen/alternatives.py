@@ -176,28 +176,30 @@ def _http(name: str, scheme: Mapping[str, Any]) -> tuple[Placement | None, str]:
         return {"scheme": lower}, ""
     if lower == "basic":
         return None, (
-            f"{quoted(name, 80)} is Basic, and the document does not say which side the credential is: the password "
-            f"(--placement basic:user:NAME) or the user (--placement basic:password:TEXT){_prose(scheme)}"
+            f"{quoted(name, 80)} is Basic: is the credential the password (--placement basic:user:NAME) or the user "
+            f"(--placement basic:password:TEXT)?{_prose(scheme)}"
         )
-    return None, f"{quoted(name, 80)} is HTTP {quoted(lower, 40)}, for which there is no placement{_prose(scheme)}"
+    question = (
+        f"{quoted(name, 80)} is HTTP {quoted(lower, 40)}, for which there is no placement: how is the API called?"
+    )
+    return None, question + _prose(scheme)
 
 
 def _api_key(name: str, scheme: Mapping[str, Any]) -> tuple[Placement | None, str]:
     place, key = scheme.get("in"), scheme.get("name")
     if place not in ("header", "query", "cookie") or not isinstance(key, str):
-        return None, f"{quoted(name, 80)} does not say in which header, query parameter or cookie the key goes"
+        return None, f"{quoted(name, 80)} does not say where the key goes: in which header, query parameter or cookie?"
     if place == "header" and key.lower() == "authorization":
         return None, (
-            f"{quoted(name, 80)} puts the key into Authorization, and what stands before it there is said in prose at "
-            f"most: bearer, token, header:Authorization:PREFIX or, for the key alone, header:Authorization"
-            f"{_prose(scheme)}"
+            f"{quoted(name, 80)} puts the key into Authorization: what stands before it there? Say --placement bearer, "
+            f"token, header:Authorization:PREFIX, or header:Authorization for the key alone.{_prose(scheme)}"
         )
     return {"scheme": place, "name": key}, ""
 
 
 def _prose(scheme: Mapping[str, Any]) -> str:
     shown = texts.quoted(scheme.get("description"), _PROSE)
-    return f"; the document says: {shown}" if shown != '""' else ""
+    return f" The document says: {shown}" if shown != '""' else ""
 
 
 def listed(names: Iterable[str]) -> str:

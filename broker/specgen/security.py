@@ -64,6 +64,10 @@ def settled(schemes: Schemes, own: Iterable[Wanted]) -> Policy:
         if others:
             reason = f"{listed(best.schemes)} is used; the other alternatives: {'; '.join(others)}"
             notes.append(Note("warn", asking.pointer, reason, _SAY))
+        if best.placement is not None and "headers" in best.placement:
+            fields = listed(best.placement["headers"].values())
+            reason = f"the credential has a field for each header: {fields}; a static key has one value"
+            notes.append(Note("warn", asking.pointer, reason, "choose a kind of token that has these fields"))
         security = Security(
             placement=best.placement, question=best.question, scopes=scopes, names=names, notes=tuple(notes)
         )

@@ -110,6 +110,7 @@ def test_headers_that_are_needed_together_are_one_placement():
     security = secured({"api_email": EMAIL, "api key": KEY}, [{"api_email": [], "api key": []}]).security
     assert security.placement == {"scheme": "headers", "headers": {"X-Key": "api_key", "X-Auth-Email": "api_email"}}
     assert Registry().check("placement", security.placement) == []
+    assert '"api_key" and "api_email"' in security.notes[0].reason
 
 
 def test_one_value_goes_before_several():
