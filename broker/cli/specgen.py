@@ -146,7 +146,7 @@ def specgen(
             if check:
                 _check(directory, files, named.profile)
                 return
-            _write(directory, files, named.profile, api, force=force)
+            _write(directory, files, named, api, force=force)
         except OSError as error:
             raise CommandError(ExitCode.CONFIGURATION, f"{error.filename or out}: {error.strerror}") from None
     if any(told.status == "not-carried" for told in api.told):
@@ -197,7 +197,7 @@ def _options(api: Api, profile: str | None, global_name: str | None, granting: P
     )
 
 
-def _write(directory: Directory, files: Mapping[str, bytes], profile: str, api: Api, *, force: bool) -> None:
+def _write(directory: Directory, files: Mapping[str, bytes], named: Options, api: Api, *, force: bool) -> None:
     foreign = [] if force else directory.foreign(files)
     kept = GRANTS in foreign
     others = [str(directory.path / name) for name in foreign if name != GRANTS]
@@ -210,12 +210,15 @@ def _write(directory: Directory, files: Mapping[str, bytes], profile: str, api: 
     changed = directory.write({name: data for name, data in files.items() if not (kept and name == GRANTS)})
     terminal.say(f"{directory.path}: " + (f"wrote {', '.join(changed)}" if changed else "everything was up to date"))
     if kept:
-        terminal.say(f"kept {directory.path / GRANTS}, which is not as specgen wrote it; --force replaces it")
-        for difference in directory.kept_catalog(files, profile):
+        path = directory.path / GRANTS
+        terminal.say(f"kept {path}, which is not as specgen wrote it; --force replaces it")
+        if named.granted is None:
+            terminal.say(f"--grants {path} makes clients and texts for what it grants")
+        for difference in directory.kept_catalog(files, named.profile):
             terminal.say(f"{directory.path / difference.name} {difference.what}")
     for line in summary.summary(api):
         terminal.say(line)
-    fresh = {} if kept else jsonlib.loads(files[GRANTS])["profiles"][profile]
+    fresh = {} if kept else jsonlib.loads(files[GRANTS])["profiles"][named.profile]
     terminal.note(summary.next_steps(api, str(directory.path), fresh))
 
 

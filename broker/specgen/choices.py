@@ -6,7 +6,6 @@ Every function raises ``ValueError`` with one line for what cannot be meant.
 from __future__ import annotations
 
 import json
-import keyword
 import re
 from collections.abc import Iterable
 from typing import Any, Final
@@ -101,7 +100,7 @@ def global_name(written: str | None, profile: str) -> str:
     """Return the client's name in the code, which both languages take: the given one, or one made of the profile's."""
     if written is None:
         return identifier(profile[:_LONGEST_SLUG], set())
-    if not _NAME.fullmatch(written) or keyword.iskeyword(written) or identifier(written, set()) != written:
+    if not _NAME.fullmatch(written) or identifier(written, set()) != written:
         raise ValueError("--global is a name of letters, digits and _ that Python and JavaScript both take")
     return written
 

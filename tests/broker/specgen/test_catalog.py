@@ -5,8 +5,9 @@ import json
 import pytest
 
 from broker.placements import Registry
-from broker.specgen.catalog import catalog_json, digest, granted_routes, grants_json, is_catalog
+from broker.specgen.catalog import QUESTION, catalog_json, digest, granted_routes, grants_json, is_catalog
 from broker.specgen.model import Security
+from config.errors import ConfigurationError
 from config.grants import parse_grants
 from tests.broker.specgen.making import api, operation
 
@@ -29,10 +30,46 @@ def test_the_catalog_has_every_route_and_says_what_it_was_made_of():
     assert stamp["files"] == {"report.txt": digest(b"x")}
 
 
+def test_the_profile_to_start_from_loads_and_grants_nothing():
+    profile = loaded(written()).profiles["pets"]
+    assert profile.allow == ()
+    assert profile.allowed_callers == frozenset()
+    assert [rule.text for rule in profile.catalog] == ["GET /v1/pets", "GET /v1/pets/*", "DELETE /v1/pets/*"]
+    assert profile.token == {"type": "static", "key": "pets"}
+    assert profile.placement == {"scheme": "bearer"}
+    assert profile.global_name == "pets"
+
+
+def test_the_profile_allows_what_is_asked_for():
+    profile = loaded(written(callers=["agent"], allow=granted_routes(api()))).profiles["pets"]
+    assert [rule.text for rule in profile.allow] == ["GET /v1/pets", "GET /v1/pets/*"]
+    assert profile.allowed_callers == {"agent"}
+
+
+def test_an_open_question_is_a_value_that_does_not_load_and_its_answer_does():
+    data = written(api(security=Security(placement=None, question="how is the key sent?")))
+    with pytest.raises(ConfigurationError) as raised:
+        loaded(data)
+    assert [fault.where for fault in raised.value.faults] == ["grants.json: profiles.pets.placement"]
+    document = json.loads(data)
+    assert document["profiles"]["pets"]["placement"] == {"scheme": QUESTION}
+    document["profiles"]["pets"]["placement"] = {"scheme": "token"}
+    assert loaded(json.dumps(document).encode()).profiles["pets"].placement == {"scheme": "token"}
+
+
 def test_an_api_without_a_credential_gets_no_token():
     profile = json.loads(written(api(security=Security(placement=None))))["profiles"]["pets"]
     assert "token" not in profile
     assert "placement" not in profile
+
+
+def test_run_parameters_and_headers_stand_in_the_profile():
+    made = api(
+        request_headers=("idempotency-key",), params={"customer": "[a-z]+"}, catalog=("GET /v1/{customer}/pets",)
+    )
+    profile = loaded(written(made, allow=["GET /v1/{customer}/pets"])).profiles["pets"]
+    assert profile.params["customer"].text == "[a-z]+"
+    assert b"idempotency-key" in profile.request_headers
 
 
 def test_operations_of_one_route_are_granted_once_as_the_catalog_has_it():

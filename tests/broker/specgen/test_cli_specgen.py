@@ -106,6 +106,13 @@ def test_one_command_writes_every_file_and_says_what_to_do_next(console):
     assert routes(profile["catalog"]) == ALL
 
 
+def test_what_is_written_loads(console):
+    run(console, "--allow", "*", "--caller", "agent")
+    done = console("broker", "check", "out/grants.json")
+    assert done.status == 0, done.err
+    assert "pet-houses: https://api.example.com, 3 routes granted" in done.out
+
+
 def test_a_second_run_writes_nothing(console):
     run(console)
     before = {path.name: path.read_bytes() for path in (console.root / "out").iterdir()}
@@ -266,6 +273,7 @@ def test_an_operators_grants_file_is_kept_until_force(console):
     done = run(console)
     assert done.status == 0
     assert "kept out/grants.json" in done.err
+    assert "--grants out/grants.json makes clients and texts" in done.err
     assert "the catalog of pet-houses in it is not this document's" in done.err
     assert path.read_text() == edited
     assert "secret" in (console.root / "out" / "catalog.json").read_text()
@@ -344,6 +352,8 @@ def test_the_texts_are_for_what_an_existing_profile_grants(console):
     assert "add_pet" not in shown
     assert "zoo." in shown
     assert profile_of(console, "mine")["global"] == "zoo"
+    (console.root / "out" / "grants.json").write_text("{}")
+    assert "makes clients and texts" not in run(console, "--grants", "mine.json").err
 
 
 @pytest.mark.parametrize("name", ["other", "pet-houses"])
@@ -359,6 +369,20 @@ def test_a_grants_file_that_does_not_load_names_its_faults(console):
     done = run(console, "--grants", "mine.json")
     assert done.status == 3
     assert "mine.json: profiles.mine.base_url: missing" in done.err
+
+
+def test_what_the_document_leaves_open_is_asked_for_by_name(console):
+    asking = deepcopy(DOCUMENT)
+    asking["components"]["securitySchemes"]["key"] = {"type": "apiKey", "in": "header", "name": "Authorization"}
+    rewrite(console, asking)
+    done = run(console)
+    assert done.status == 0
+    assert "question: placement: " in done.err
+    assert "answer in out/grants.json" in done.err
+    assert profile_of(console)["placement"] == {"scheme": "?"}
+    assert console("broker", "check", "out/grants.json").status == 3
+    assert run(console, "--placement", "token").status == 0
+    assert console("broker", "check", "out/grants.json").status == 0
 
 
 def test_a_hostile_document_writes_no_control_character_to_the_terminal(console):
