@@ -101,6 +101,7 @@ class Carrying:
             names=path.names,
             choices=self.choices,
             refused=self.policy.security.names,
+            fixed=frozenset(name for name, _ in path.fixed_query),
         )
 
     def _arguments(self, path: Path, parameters: Parameters) -> tuple[dict[str, _Filling], tuple[Argument, ...]]:

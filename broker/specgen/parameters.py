@@ -44,13 +44,15 @@ def read_parameters(
     names: Sequence[str],
     choices: Choices,
     refused: frozenset[str],
+    fixed: frozenset[str] = frozenset(),
 ) -> Parameters:
     """Read the parameters of an operation and those that its path item gives to all of its operations.
 
-    ``names`` are those in the path's template, ``refused`` the names (lower case) that carry a credential. Notes of
-    level "stop" say that the operation cannot be carried; the rest of what is returned then stands for nothing.
+    ``names`` are those in the path's template, ``refused`` the names (lower case) that carry a credential, ``fixed``
+    the names that the path's own query has. Notes of level "stop" say that the operation cannot be carried; the rest
+    of what is returned then stands for nothing.
     """
-    reading = _Reading(document, choices, refused)
+    reading = _Reading(document, choices, refused, fixed)
     shared = reading.declared(item.get("parameters"), child(item_pointer, "parameters"))
     own = reading.declared(operation.get("parameters"), child(operation_pointer, "parameters"))
     declared = list({**shared, **own}.values())
@@ -76,12 +78,13 @@ def read_parameters(
 class _Reading:
     """The reading of one operation's parameters: what was found so far."""
 
-    def __init__(self, document: Document, choices: Choices, refused: frozenset[str]) -> None:
+    def __init__(self, document: Document, choices: Choices, refused: frozenset[str], in_path: frozenset[str]) -> None:
         self.notes: list[Note] = []
         self.fixed: list[tuple[str, str]] = []
         self._document = document
         self._choices = choices
         self._refused = refused
+        self._in_path = in_path
         self._arguments: list[tuple[Declared, Argument]] = []
 
     def declared(self, parameters: Any, pointer: str) -> dict[tuple[str, str], Declared]:
@@ -122,6 +125,8 @@ class _Reading:
             note = withheld(declared, self._refused)
             if note is not None:
                 self.notes.append(note)
+            elif declared.place == "query" and declared.name in self._in_path:
+                self.notes.append(declared.note("warn", "is fixed by the query that stands in the path"))
             elif declared.place == "query":
                 self._query(declared)
             elif (argument := self._argument(declared, "header")) is not None:
@@ -135,7 +140,7 @@ class _Reading:
 
     def settle_members(self) -> None:
         """Leave out of the objects what is bound, carries a credential, or is another parameter's name."""
-        taken = {name for name, _ in self.fixed}
+        taken = {*self._in_path, *(name for name, _ in self.fixed)}
         for _, argument in self._arguments:
             if argument.place == "query" and not _is_spread(argument):
                 taken.update(wire_names(argument))

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from broker.specgen.model import Argument
 from broker.specgen.queries import path_options, query_rules
 from config.query import compile_query
-from tests.broker.specgen import reading
+from tests.broker.specgen import operating, reading
 from tests.broker.specgen.reading import ITEM, parameters, query, rules, told
 
 
@@ -418,6 +418,15 @@ def test_a_value_that_no_query_holds_is_not_bound(name):
     found = parameters(query("q"), deep, bind={name: "a\nb"})
     assert levels(found) == ["stop"]
     assert "a\nb" not in found.notes[0].reason
+
+
+def test_a_parameter_that_the_path_itself_fixes_is_no_argument():
+    page = query("page", schema={"properties": {"beta": {}, "limit": {}}})
+    api = operating.api({"/r?beta=true": operating.get(parameters=[query("beta", required=True), query("q"), page])})
+    operation = operating.one(api)
+    assert operation.fixed_query == (("beta", "true"),)
+    assert [(one.name, one.members) for one in operation.arguments] == [("q", ()), ("page", ("limit",))]
+    assert operation.route["query"] == {"q": "any", "limit": "any", "beta": {"const": "true", "required": True}}
 
 
 def test_a_credential_is_not_bound():
