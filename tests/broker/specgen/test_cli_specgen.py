@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import sys
 from contextlib import redirect_stderr, redirect_stdout
 from copy import deepcopy
+from pathlib import Path
 
 import pytest
 
@@ -12,6 +14,8 @@ from broker.cli import main
 from broker.specgen.generate import NAMES
 from config.console import terminal
 from tests.worlds.console import Console, Done
+
+ROOT = Path(__file__).parents[3]
 
 PET = {"name": "pet_id", "in": "path", "required": True, "schema": {"type": "string"}}
 HOUSE = {"name": "house", "in": "path", "required": True, "schema": {"type": "string"}}
@@ -409,3 +413,12 @@ def test_help_says_what_is_written_and_what_the_statuses_mean(console):
     assert done.status == 0
     for word in (*NAMES, "--allow", "--bind", "--check", "--emit", "specgen suggest", "Status 5"):
         assert word in done.out
+
+
+def test_the_command_of_the_readme_writes_what_loads(console):
+    text = (ROOT / "README.md").read_text()
+    command = text[text.index("broker specgen ") :].partition("```")[0]
+    words = shlex.split(command.replace("\\\n", " "))
+    done = console(*(str(ROOT / word) if word.startswith("ops/") else word for word in words))
+    assert done.status == 0, done.err
+    assert "2 routes granted" in console("broker", "check", "memory/grants.json").out
