@@ -43,7 +43,7 @@ def withheld(declared: Declared, refused: frozenset[str]) -> Note | None:
         return declared.note("warn", _CREDENTIAL_REASON)
     if declared.place == "cookie":
         return declared.lost("a cookie never passes", _placed(declared))
-    if declared.place == "query" and (names_credential(declared.name) or _says_api_key(declared)):
+    if names_credential(declared.name) or _says_api_key(declared):
         return _named_like_one(declared)
     if declared.place == "header":
         return _withheld_header(declared, lower)

@@ -254,8 +254,11 @@ def test_a_query_parameter_that_carries_a_credential_is_not_offered(name):
 
 
 def test_a_key_that_is_called_an_api_key_in_prose_is_one():
-    assert parameters(query("key", description="API key. Identifies your project.")).arguments == ()
+    for place in ("query", "header"):
+        assert parameters({"name": "key", "in": place, "description": "The API key of your project."}).arguments == ()
     assert names(parameters(query("key", description="The key of the entry."))) == ["key"]
+    assert names(parameters(query("owner", description="Who made the API key."))) == ["owner"]
+    assert names(parameters(query("key", description=["API key"]))) == ["key"]
 
 
 @pytest.mark.parametrize(
@@ -298,6 +301,10 @@ def test_headers_with_places_of_their_own_are_ignored_as_the_specification_says(
     assert found.arguments == ()
     assert levels(found) == ["warn"]
     assert "is ignored" in found.notes[0].reason
+
+
+def test_a_query_named_like_such_a_header_is_offered():
+    assert names(parameters(query("accept"), query("content-type"))) == ["accept", "content-type"]
 
 
 @pytest.mark.parametrize("name", ["Host", "content-length"])
