@@ -378,6 +378,13 @@ def test_a_query_name_that_no_rule_can_write_limits_or_stops(name):
     assert "a query name is" in parameters(query(name)).notes[0].reason
 
 
+def test_only_names_that_stand_in_the_query_are_held_to_its_rules():
+    flat = query("a b", schema={"properties": {"limit": {}}})
+    found = parameters(path("a b"), header("a#b"), flat, names=("a b",))
+    assert names(found) == ["a b", "a#b"]
+    assert found.notes == ()
+
+
 def test_a_name_in_a_note_is_bounded_and_of_one_line():
     (note,) = parameters(query("a\n\u202e" * 10_000)).notes
     assert len(note.reason) < 300
