@@ -22,6 +22,7 @@ _URL: Final = re.compile(r"(https?)://([^/?#\\@\s]+)(/[^?#\\\s]*)?", re.IGNORECA
 _VARIABLE: Final = re.compile(r"\{([^{}]*)\}")
 _DEFAULT_PORT: Final = {"https": ":443", "http": ":80"}
 _LONGEST: Final = 2048
+_LONGEST_DEFAULT: Final = 256
 #: Of a list, so many are looked at.
 _MOST: Final = 64
 _ROOT: Final = "#/servers"
@@ -127,8 +128,6 @@ def parse_server(text: str) -> Server:
 
     Errors: ``ServerError``. It repeats nothing of a text that could hold a password.
     """
-    if len(text) > _LONGEST:
-        raise ServerError(f"a server's URL has at most {_LONGEST} characters")
     match = _URL.fullmatch(text)
     if match is None:
         raise ServerError(_reason(text))
@@ -176,7 +175,7 @@ def _filled(entry: Any) -> str:
     """Return a server's URL with its variables' defaults."""
     url = entry.get("url") if isinstance(entry, Mapping) else None
     if not isinstance(url, str) or len(url) > _LONGEST:
-        raise ServerError("a server has no url, or none that can be read")
+        raise ServerError(f"a server has no url of at most {_LONGEST} characters")
     variables = entry.get("variables")
     return _VARIABLE.sub(lambda match: _default(variables, match[1]), url)
 
@@ -187,6 +186,9 @@ def _default(variables: Any, name: str) -> str:
     shown = quoted(name, 40)
     if not isinstance(variable, Mapping) or not isinstance(default, str):
         raise ServerError(f"the server variable {shown} has no default")
+    # It may stand in the URL many times.
+    if len(default) > _LONGEST_DEFAULT:
+        raise ServerError(f"the default of the server variable {shown} has more than {_LONGEST_DEFAULT} characters")
     allowed = variable.get("enum")
     if isinstance(allowed, list) and default not in allowed:
         raise ServerError(f"the default of the server variable {shown} is none of its enum")

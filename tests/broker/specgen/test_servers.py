@@ -130,6 +130,15 @@ def test_a_variable_without_a_fit_default_is_refused(fields):
         variable(**fields)
 
 
+def test_a_variable_does_not_make_a_short_document_long():
+    url = "https://a.example/" + "{v}" * 600
+    server = {"url": url, "variables": {"v": {"default": "a" * 257}}}
+    with pytest.raises(DocumentError, match="more than 256 characters"):
+        api({"/x": get()}, servers=[server])
+    with pytest.raises(DocumentError, match="url of at most 2048"):
+        api({"/x": get()}, servers=[{**server, "url": url * 4}])
+
+
 # Servers of paths and operations
 
 
