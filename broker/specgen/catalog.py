@@ -12,9 +12,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from broker.specgen.merging import merged
 from broker.specgen.model import Api, RouteEntry
 from broker.specgen.stamp import stamp
-from config.routes import parse_route
 
 #: Stands where only the operator knows the answer. No scheme has this name.
 QUESTION: Final = "?"
@@ -55,13 +55,8 @@ def grants_json(
 
 
 def granted_routes(api: Api) -> list[RouteEntry]:
-    """Return the entries of the operations that no filter left out, without doubles, in their order.
-
-    Where operations share a route the catalog's entry counts: it is the one that takes what each of them sends.
-    """
-    merged = {_shape(entry): entry for entry in api.catalog}
-    shapes = dict.fromkeys(_shape(operation.route) for operation in api.operations)
-    return [merged[shape] for shape in shapes]
+    """Return the entries of the operations that no filter left out, and no more than what these send."""
+    return list(merged(operation.route for operation in api.operations))
 
 
 def _profile(
@@ -83,10 +78,6 @@ def _profile(
 
 def _token(profile: str) -> dict[str, str]:
     return {"type": "static", "key": profile}
-
-
-def _shape(entry: RouteEntry) -> str:
-    return parse_route(entry if isinstance(entry, str) else str(entry["route"])).shape
 
 
 def _written(value: Any) -> bytes:

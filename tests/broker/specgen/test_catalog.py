@@ -72,11 +72,17 @@ def test_run_parameters_and_headers_stand_in_the_profile():
     assert b"idempotency-key" in profile.request_headers
 
 
-def test_operations_of_one_route_are_granted_once_as_the_catalog_has_it():
-    merged = {"route": "PUT /files/*", "query": {"a": "any", "b": "any"}}
+def test_operations_of_one_route_are_granted_once_with_what_each_of_them_sends():
     one, other = ({"route": "PUT /files/*", "query": {name: "any"}} for name in "ab")
-    made = api(catalog=(merged,), operations=(operation(one, "one"), operation(other, "other")))
-    assert granted_routes(made) == [merged]
+    both = {"route": "PUT /files/*", "query": {"a": "any", "b": "any"}}
+    made = api(catalog=(both,), operations=(operation(one, "one"), operation(other, "other")))
+    assert granted_routes(made) == [both]
+
+
+def test_what_only_an_operation_sends_that_was_left_out_is_not_granted():
+    other = {"route": "PUT /files/*", "query": {"b": "any"}}
+    both = {"route": "PUT /files/*", "query": {"a": "any", "b": "any"}}
+    assert granted_routes(api(catalog=(both,), operations=(operation(other, "other"),))) == [other]
 
 
 def test_a_route_is_a_line_and_all_is_ascii():
