@@ -147,7 +147,7 @@ class Schemes:
             scheme, _ = self._declared.get(name, ({}, ""))
             header = scheme.get("name")
             is_header = scheme.get("type") == "apiKey" and scheme.get("in") == "header" and isinstance(header, str)
-            if not is_header or str(header).lower() == "authorization" or len(names) > MOST_HEADERS:
+            if not is_header or str(header).lower() == "authorization":
                 return None, f"{listed(names)} are needed together, which no placement does: how is the API called?"
             headers[str(header)] = _FIELD.sub("_", name.lower()).strip("_") or "value"
         if len(headers) < len(names):
