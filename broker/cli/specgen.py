@@ -19,14 +19,11 @@ from broker.specgen.generate import NAMES, Options, generate
 from broker.specgen.model import Api, Choices, DocumentError
 from broker.specgen.operations import read_api
 from broker.specgen.outdir import GRANTS, Directory
-from broker.specgen.texts import one_line
 from config import load
 from config.console import commands, terminal
 from config.console.commands import CommandError
 from config.errors import ExitCode
 from config.grants import Profile, parse_grants
-
-_LONGEST_LINE = 1000
 
 
 class _OrSuggest(TyperCommand):
@@ -135,7 +132,7 @@ def specgen(
         with terminal.counting("making clients and texts"):
             files = generate(read, api, replace(named, callers=caller or (), grants=bool(allow)))
     except DocumentError as error:
-        raise CommandError(ExitCode.CONFIGURATION, one_line(str(error), _LONGEST_LINE)) from None
+        raise CommandError(ExitCode.CONFIGURATION, str(error)) from None
     if emit is not None:
         typer.echo(files[emit], nl=False)
     elif json:
@@ -159,7 +156,7 @@ def _usage() -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise CommandError(ExitCode.USAGE, one_line(str(error), _LONGEST_LINE)) from None
+        raise CommandError(ExitCode.USAGE, str(error)) from None
 
 
 def _check_modes(*, out: Path | None, check: bool, emit: str | None, json: bool) -> None:

@@ -368,6 +368,16 @@ def test_a_profile_that_the_grants_file_lacks_is_said(console, name):
     assert "Give --profile with one of: mine" in done.err
 
 
+def test_of_several_profiles_one_is_named(console):
+    one = {"base_url": "https://api.example.com", "allowed_callers": [], "allow": ["GET /v1/houses/7/pets/*"]}
+    (console.root / "mine.json").write_text(json.dumps({"profiles": {"one": one, "two": one}}))
+    done = run(console, "--grants", "mine.json")
+    assert done.status == 2
+    assert "Give --profile with one of: one, two" in done.err
+    assert run(console, "--grants", "mine.json", "--profile", "two").status == 0
+    assert profile_of(console, "two")
+
+
 def test_a_grants_file_that_does_not_load_names_its_faults(console):
     (console.root / "mine.json").write_text('{"profiles": {"mine": {}}}')
     done = run(console, "--grants", "mine.json")
