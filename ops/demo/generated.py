@@ -15,15 +15,13 @@ from broker.specgen.operations import read_api
 from ops.demo import DemoError, settings
 from ops.demo.users import ROOT
 
-_HERE: Final = Path(__file__).parent
-DOCUMENT: Final = _HERE / "agent-memory.openapi.json"
-FOLDER: Final = _HERE / "agent-memory"
+DOCUMENT: Final = Path(__file__).parent / "agent-memory.openapi.json"
 COMMAND: Final = (
     "broker",
     "specgen",
     str(DOCUMENT.relative_to(ROOT)),
     "-o",
-    str(FOLDER.relative_to(ROOT)),
+    str(settings.FOLDER.relative_to(ROOT)),
     "--grants",
     str(settings.GRANTS.relative_to(ROOT)),
 )
@@ -40,9 +38,9 @@ def generate(*, check: bool) -> str:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode != 0:
         raise DemoError(f"{' '.join(COMMAND)}: status {done.returncode}\n{done.stdout}{done.stderr}")
-    listed = json.loads((FOLDER / "catalog.json").read_text())["catalog"]
+    listed = json.loads((settings.FOLDER / "catalog.json").read_text())["catalog"]
     if list(settings.CATALOG) != listed:
-        raise DemoError(f"{settings.GRANTS.name}: its catalog is not the document's; {FOLDER.name}/catalog.json has it")
+        raise DemoError(f"{settings.GRANTS.name}: its catalog is not the document's; catalog.json beside it is")
     return done.stderr
 
 
@@ -58,5 +56,5 @@ def granted(api: Api) -> set[str]:
 
 def report() -> dict[str, Any]:
     """Return specgen's report."""
-    told: dict[str, Any] = json.loads((FOLDER / "report.json").read_text())
+    told: dict[str, Any] = json.loads((settings.FOLDER / "report.json").read_text())
     return told

@@ -25,8 +25,10 @@ from ops.demo.values import where_values_went
 from ops.fakes.memory_record import Received
 
 _HERE: Final = Path(__file__).parent
-#: What every path begins with: the tables leave it out.
+#: What every route of the document begins with: its table leaves it out.
 PREFIX: Final = "/client/v4/accounts/"
+#: What every path of the runs begins with: it is written as … there.
+OWN: Final = f"{PREFIX}{settings.ACCOUNT}/agent-memory/namespaces/{settings.NAMESPACE}"
 _PRESENTED: Final = {"key": "the broker's key", "jwt": "a token of the run", "refused": "not accepted", "none": "none"}
 _FIGURES: Final = re.compile(r"(?m)^(?!environment)([a-z ]+): .*$")
 
@@ -64,6 +66,7 @@ def render(python: Played, javascript: Played) -> str:
         version=tool_version(),
         command=" ".join(generated.COMMAND),
         prefix=PREFIX,
+        own=OWN,
         grants=settings.GRANTS.read_text(),
         python=python.counted,
         javascript=javascript.counted,
@@ -135,4 +138,4 @@ def _query(route: str | dict[str, Any]) -> dict[str, str]:
 
 
 def _shortened(text: str) -> str:
-    return text.replace(PREFIX, "…/")
+    return text.replace(OWN, "…")

@@ -88,7 +88,7 @@ def make_run(
     caller = Caller(world)
     earlier = len(world.received())
     opened = caller.ask("POST", "/v1/runs", {"profile": profile, "trace_id": f"demo-{number}"})
-    folder = _lay_out(world, source, opened["run_id"])
+    folder = _lay_out(world, source, opened)
     try:
         status, printed = _run_code(world, folder, source.name, opened["run_token"])
     finally:
@@ -134,16 +134,23 @@ def until(condition: Callable[[], bool], seconds: float = _WAIT_S) -> bool:
     return True
 
 
-def _lay_out(world: World, source: Path, run_id: str) -> Path:
-    """Make a folder for the run with what its code may read: the client, the code, and for the search its tools."""
+def _lay_out(world: World, source: Path, opened: dict[str, Any]) -> Path:
+    """Make a folder for the run with what its code may read: the client, the code, and for the search its tools.
+
+    The client is the one that the broker serves to the run: it knows what the run may call.
+    """
     folder = world.folder / "code" / source.stem
     folder.mkdir()
     shutil.copy(source, folder)
-    (folder / f"client{source.suffix}").write_text(world.clients[source.suffix])
+    name = f"client{source.suffix}"
+    status, client = call("GET", f"{world.broker_url}/v1/self/{name}", token=opened["run_token"])
+    if status != http.client.OK:
+        raise DemoError(f"the broker does not serve {name}: {status}")
+    (folder / name).write_bytes(client)
     if source.suffix == PYTHON and "search" in source.stem:
         for name in ("search.py", "reach.py", "needle.py"):
             shutil.copy(Path(__file__).parent / name, folder)
-        (folder / "told.json").write_text(json.dumps(_told(world, folder, run_id), indent=1))
+        (folder / "told.json").write_text(json.dumps(_told(world, folder, opened["run_id"]), indent=1))
     for path in (folder, *folder.iterdir()):
         path.chmod(0o755 if path.is_dir() else 0o644)
     return folder
@@ -178,7 +185,7 @@ def _told(world: World, folder: Path, run_id: str) -> dict[str, Any]:
     profile = load_grants(world.folder / "grants.json").profiles[settings.PROFILE]
     return {
         "needles": [needle.as_dict() for needle in world.needles],
-        "budget_s": 10,
+        "budget_s": world.search_s,
         "directory": str(world.folder),
         "own_directory": str(folder),
         "skip": [str(world.folder / "python")],

@@ -13,19 +13,18 @@ PROFILE: Final = "agent-memory"
 JWT_PROFILE: Final = "agent-memory-jwt"
 KEYRING_ENTRY: Final = "minter/agent-memory"
 
-#: The operator's grants, as the page of the example shows them.
-GRANTS: Final = Path(__file__).parent / "grants.json"
+#: Where specgen's files are. The grants among them are the operator's: specgen wrote them, and ``allow`` was filled in.
+FOLDER: Final = Path(__file__).parent / "agent-memory"
+GRANTS: Final = FOLDER / "grants.json"
+CLIENTS: Final = ("client.py", "client.js")
 _PROFILE: Final[dict[str, Any]] = json.loads(GRANTS.read_text())["profiles"][PROFILE]
 ALLOW: Final[tuple[str, ...]] = tuple(_PROFILE["allow"])
 CATALOG: Final[tuple[str | dict[str, Any], ...]] = tuple(_PROFILE["catalog"])
 
 
 def grants_json(api_url: str) -> str:
-    """Return the operator's grants for the fake API, and beside them a profile whose tokens the minter makes itself.
-
-    The origin is what changes; a client is put beside the code by the demo, so none is served.
-    """
-    common = {name: value for name, value in _PROFILE.items() if name != "preamble_file"} | {"base_url": api_url}
+    """Return the operator's grants with the fake's origin, and a second profile whose tokens the minter makes."""
+    common = _PROFILE | {"base_url": api_url}
     own = {"type": "jwt", "key": "run-signer", "audience": api_url}
     return json.dumps({"profiles": {PROFILE: common, JWT_PROFILE: common | {"token": own}}}, indent=2)
 

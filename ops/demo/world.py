@@ -30,8 +30,6 @@ from ops.demo.programs import Programs, answers, connects, free_ports, listens
 from ops.demo.users import ROOT, Cast, assemble
 from ops.fakes.memory_record import Received, read_record
 
-#: Where the generated files are.
-CLIENTS: Final = Path(__file__).parent / "agent-memory"
 #: 2026-04-21T00:00:00Z, the day of the examples on the API's own pages.
 _STILL: Final = 1776729600
 #: What ``--sabotage`` takes: each makes a claim false, to see that the demo notices.
@@ -50,6 +48,8 @@ class World:
         self._say = say
         self._sabotage = sabotage
         self._still = still
+        #: How long the search of run 5 may look at large places that are not the demo's.
+        self.search_s = 3 if still else 10
         # Other users may look into it: what they must not read is closed by itself.
         self.folder = Path(tempfile.mkdtemp(prefix="minter-broker-demo-")).resolve()
         self.folder.chmod(0o755)
@@ -57,8 +57,6 @@ class World:
         self.cast: Cast
         self.caller: Secret
         self.needles: list[Needle] = []
-        #: The generated client of each language, by the suffix of its files.
-        self.clients = {suffix: (CLIENTS / f"client{suffix}").read_text() for suffix in (".py", ".js")}
         self.api_url, self.minter_url, self.broker_url = (f"http://127.0.0.1:{port}" for port in free_ports(3))
 
     def __enter__(self) -> Self:
@@ -143,6 +141,7 @@ class World:
         credential_out, credential_in = os.pipe()
         signer_out, signer_in = os.pipe()
         known, leaked = self._make_secrets(key_in, credential_in, signer_in)
+        self._write_clients(f'LEFT_IN_BY_MISTAKE = "{leaked}"' if leaked else "")
         self._make_principals(known["credential"]["sha256"])
         self.needles += [
             Needle(KEY, **known["key"]),
@@ -152,11 +151,7 @@ class World:
         self._start_api(known["key"]["sha256"])
         self._start_minter(key_out, signer_out)
         self._start_broker(credential_out)
-        if self._sabotage == KEY_IN_CLIENT:
-            left = f'LEFT_IN_BY_MISTAKE = "{leaked}"'
-            self.clients[".py"] += f"\n{left}\n"
-            self.clients[".js"] += f"\nvar {left};\n"
-        elif self._sabotage == WAY_TO_MINTER:
+        if self._sabotage == WAY_TO_MINTER:
             self.minter_socket.chmod(0o666)
             self.minter_socket.parent.chmod(0o755)
 
@@ -239,6 +234,13 @@ class World:
         self._write("api/introspect.credential", introspection.reveal(), "api")
 
     # --- files ---
+
+    def _write_clients(self, left_in: str) -> None:
+        """Lay the generated clients beside the grants, from where the broker serves them to runs."""
+        for name in settings.CLIENTS:
+            client = self.folder / name
+            client.write_text((settings.FOLDER / name).read_text() + (f"\n{left_in}\n" if left_in else ""))
+            client.chmod(0o644)
 
     def _make(self, name: str, owner: str | None = None) -> Path:
         folder = self.folder / name

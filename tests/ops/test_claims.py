@@ -19,7 +19,6 @@ from ops.demo.maker import KEY_MARK
 from ops.demo.needle import KEY, Needle
 from ops.demo.report import Report
 from ops.demo.runs import CODE, Ran
-from ops.demo.world import CLIENTS
 from ops.fakes.memory_record import Received
 
 ROOT = Path(__file__).parents[2]
@@ -177,7 +176,7 @@ def test_a_run_that_did_not_go_as_its_title_says_is_named(told, holds):
 
 @pytest.mark.parametrize("client", ["client.py", "client.js"])
 def test_the_grant_and_each_clients_copy_of_it_are_the_same(client):
-    [table] = re.findall(r'TABLE = ("(?:[^"\\]|\\.)*")', (CLIENTS / client).read_text())
+    [table] = re.findall(r'TABLE = ("(?:[^"\\]|\\.)*")', (settings.FOLDER / client).read_text())
     assert tuple(json.loads(json.loads(table))["allow"]) == settings.ALLOW
 
 
