@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, TypeAlias, TypeVar
+from weakref import WeakKeyDictionary
 
 from broker.specgen.document import Document
-from broker.specgen.model import SchemaAt
+from broker.specgen.limits import MAX_LOOKED_AT
+from broker.specgen.model import DocumentError, SchemaAt
 from broker.specgen.references import UnresolvedError, child
 
 #: Schemas looked at to answer one question.
@@ -20,9 +22,14 @@ _MAX_DEPTH: Final = 32
 #: Members of an object, and values of an enum, that are known.
 _MAX_MEMBERS: Final = 2000
 _MAX_VALUES: Final = 1000
+#: So many of them cost as much as a schema.
+_CHEAP: Final = 10
 
 _TYPES: Final = frozenset({"string", "integer", "number", "boolean", "array", "object"})
 _NOTHING: Final[Mapping[str, Any]] = {}
+
+#: How many schemas of a document were looked at, to answer all questions together.
+_SPENT: Final[WeakKeyDictionary[Document, int]] = WeakKeyDictionary()
 
 _Answer = TypeVar("_Answer")
 _Part: TypeAlias = tuple[Mapping[str, Any], str]
@@ -59,10 +66,12 @@ def members(document: Document, at: SchemaAt) -> Mapping[str, SchemaAt]:
 
     They are in the document's order, what ``allOf`` lists first; of two of one name, the later one counts.
     """
+    look = _Look(document)
     found: dict[str, SchemaAt] = {}
-    for schema, pointer in _parts(_Look(document), at, alternatives=True):
+    for schema, pointer in _parts(look, at, alternatives=True):
         properties = schema.get("properties")
         if isinstance(properties, Mapping):
+            look.spend(min(len(properties), _MAX_MEMBERS) // _CHEAP)
             for name, member in properties.items():
                 if len(found) == _MAX_MEMBERS:
                     return found
@@ -94,6 +103,7 @@ class _Look:
 
     def __init__(self, document: Document) -> None:
         self.document = document
+        self.spend(1)
         self._left = _MAX_SCHEMAS
         self._inside: list[str] = []
 
@@ -102,6 +112,7 @@ class _Look:
         parts = _list(schema, keyword)
         found = [SchemaAt(part, child(pointer, keyword, index)) for index, part in enumerate(parts[: self._left])]
         self._left -= len(found)
+        self.spend(len(found))
         if len(found) < len(parts):
             found.append(SchemaAt(_NOTHING, child(pointer, keyword, len(found))))
         return found
@@ -110,6 +121,12 @@ class _Look:
         """Return the schemas of ``anyOf`` or ``oneOf`` but for ``null``."""
         parts = self.listed(schema, pointer, keyword)
         return [part for part in parts if not _only_null(resolved(self.document, part).schema)]
+
+    def spend(self, schemas: int) -> None:
+        """Count what was looked at. Errors: ``DocumentError`` when it is too much for a whole document."""
+        spent = _SPENT[self.document] = _SPENT.get(self.document, 0) + schemas
+        if spent > MAX_LOOKED_AT:
+            raise DocumentError(f"its schemas are looked at more than {MAX_LOOKED_AT} times; they are too entangled")
 
     def into(self, at: SchemaAt, ask: Callable[[Mapping[str, Any], str], _Answer], unseen: _Answer) -> _Answer:
         """Return what ``ask`` says of a schema and its pointer; ``unseen`` for a cycle, or too much of it."""
@@ -191,6 +208,7 @@ def _enum(look: _Look, at: SchemaAt) -> tuple[Any, ...] | None:
                 found.append(tuple(value for values in listed for value in values))
         if not found:
             return None
+        look.spend(sum(map(len, found)) // _CHEAP)
         common = set.intersection(*({_identity(value) for value in values} for values in found))
         return tuple({_identity(value): value for value in found[0] if _identity(value) in common}.values()) or None
 

@@ -117,8 +117,7 @@ def _array(document: Document, at: SchemaAt, style: Style, *, explode: bool) -> 
         raise LostError(
             "is a list in the style deepObject, which says nothing of lists", "describe it with style: form"
         )
-    kinds = schemas.types(document, schemas.items(document, at))
-    if kinds and kinds <= _NESTED:
+    if _is_nested(document, schemas.items(document, at)):
         raise LostError("is a list of lists or objects, and no style says how to write one", "describe it with content")
     if style in _DELIMITED and explode:
         style = "form"
@@ -133,10 +132,9 @@ def _object(document: Document, declared: Declared, plain: Written) -> Written:
     left_out: list[str] = []
     sent: list[str] = []
     for name, member in schemas.members(document, at).items():
-        kinds = schemas.types(document, member)
-        known = len(sent) < _MAX_MEMBERS and not (kinds and kinds <= _NESTED)
-        fault = None if not known else _member_fault(declared, style, name, explode=explode)
-        (sent if known and fault is None else left_out).append(name)
+        fits = len(sent) < _MAX_MEMBERS and not _is_nested(document, member)
+        fits = fits and _member_fault(declared, style, name, explode=explode) is None
+        (sent if fits else left_out).append(name)
     if not sent:
         raise LostError("is an object, and the document names no member that can be sent", "name its properties")
     missing = sorted(schemas.required_members(document, at).intersection(left_out))
@@ -150,15 +148,18 @@ def _object(document: Document, declared: Declared, plain: Written) -> Written:
     return Written(at, style, explode, "object", tuple(sent), tuple(notes))
 
 
+def _is_nested(document: Document, at: SchemaAt) -> bool:
+    kinds = schemas.types(document, at)
+    return bool(kinds) and kinds <= _NESTED
+
+
 def _member_fault(declared: Declared, style: Style, name: str, *, explode: bool) -> str | None:
     if declared.place != "query" or not explode:
         return None
     return pair_fault(f"{declared.name}[{name}]" if style == "deepObject" else name)
 
 
-def _open(schema: Any) -> bool:
-    if not isinstance(schema, Mapping):
-        return False
+def _open(schema: Mapping[str, Any]) -> bool:
     more = schema.get("additionalProperties", False)
     return more is True or isinstance(more, Mapping) or bool(schema.get("patternProperties"))
 

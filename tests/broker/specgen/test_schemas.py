@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.specgen import schemas as looking
+from broker.specgen.model import DocumentError
 from tests.broker.specgen import reading
 from tests.broker.specgen.reading import at, to
 
@@ -188,6 +189,29 @@ def test_more_alternatives_than_are_looked_at_leave_the_type_open():
 def test_an_object_of_very_many_members_has_the_first_of_them(count):
     schema = {"properties": {f"m{index}": {} for index in range(count)}}
     assert list(looking.members(reading.schemas(), at(schema))) == [f"m{index}" for index in range(2000)]
+
+
+@pytest.mark.parametrize(
+    ("question", "schema"),
+    [
+        (looking.types, {"allOf": [{}] * 20}),
+        (looking.types, {}),
+        (looking.enum_of, {"enum": list(range(900))}),
+        (looking.members, {"properties": {f"m{index}": {} for index in range(900)}}),
+    ],
+)
+def test_a_document_whose_schemas_are_looked_at_too_often_is_refused_in_one_line(monkeypatch, question, schema):
+    monkeypatch.setattr(looking, "MAX_LOOKED_AT", 100)
+    document = reading.schemas()
+
+    def often():
+        for _ in range(101):
+            question(document, at(schema))
+
+    with pytest.raises(DocumentError) as caught:
+        often()
+    assert len(str(caught.value).splitlines()) == 1
+    looking.types(reading.schemas(), at({}))
 
 
 ANYTHING = st.recursive(
