@@ -37,6 +37,11 @@ def counts(api: Api) -> dict[str, int]:
     return {status: found[status] for status in HEADINGS}
 
 
+def count(number: int, noun: str) -> str:
+    """Write a number with its noun: ``1 operation``, ``2 operations``."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
 def questions(api: Api) -> list[tuple[str, str]]:
     """Return what the document leaves open, as (the profile's field, the question), cleaned."""
     return [("placement", one_line(api.security.question, _REASON))] if api.security.question else []
@@ -88,10 +93,10 @@ def _lines(api: Api) -> Iterator[str]:
     yield f"{one_line(api.source, _LABEL)}, OpenAPI {one_line(api.version, 20)}, sha256 {api.sha256}"
     yield f"specgen {tool_version()}, for {one_line(api.origin, _LABEL)}"
     yield ""
-    yield f"{len(api.told)} operations: " + ", ".join(
+    yield f"{count(len(api.told), 'operation')}: " + ", ".join(
         f"{found[status]} {heading}" for status, heading in HEADINGS.items()
     )
-    yield f"{len(api.catalog)} routes in the catalog"
+    yield f"{count(len(api.catalog), 'route')} in the catalog"
     if api.security.scopes:
         yield from _wrapped("scopes that the document names: " + one_line(", ".join(api.security.scopes), _REASON), "")
     open_questions = questions(api)

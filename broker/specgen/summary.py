@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from broker.specgen.model import Api
-from broker.specgen.report import HEADINGS, counts, label, questions
+from broker.specgen.report import HEADINGS, count, counts, label, questions
 from broker.specgen.texts import one_line
 
 #: What an empty list in the profile still needs.
@@ -22,7 +22,7 @@ def summary(api: Api) -> Iterator[str]:
     """Yield a line for the counts, a few for what is not carried, and one for each question."""
     found = counts(api)
     told = [f"{found[status]} {heading}" for status, heading in HEADINGS.items() if found[status]]
-    yield f"{len(api.told)} operations: {', '.join(told)}"
+    yield f"{count(len(api.told), 'operation')}: {', '.join(told)}"
     yield from _not_carried(api)
     for field, question in questions(api):
         yield f"question: {field}: {question}"

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
@@ -58,6 +59,23 @@ def test_the_profile_loads_once_its_questions_are_answered(made):
     loaded = parse_grants(json.dumps(written).encode(), name="grants.json", check_placement=Registry().check)
     assert len(loaded.profiles["profile"].catalog) == len(api.catalog)
     assert bool(loaded.profiles["profile"].allow) == bool(api.operations)
+
+
+def table(client: bytes) -> dict:
+    line = next(line for line in client.decode().splitlines() if line.startswith("_TABLE = "))
+    return json.loads(json.loads(line.removeprefix("_TABLE = ").partition("  # the API")[0]))
+
+
+def test_the_clients_have_the_list_that_was_granted_and_ask_for_it_otherwise():
+    path = next(path for path in corpus.paths() if path.name == "agent-memory.openapi.json")
+    chosen = Choices(allow=("agent-memory-recall",))
+    granted = again(path, chosen)
+    allow = json.loads(granted["grants.json"])["profiles"]["profile"]["allow"]
+    assert allow
+    assert table(granted["client.py"])["allow"] == allow
+    assert table(again(path, chosen, replace(OPTIONS, grants=False))["client.py"])["allow"] is None
+    mine = ["GET /mine"]
+    assert table(again(path, chosen, replace(OPTIONS, granted=mine))["client.py"])["allow"] == mine
 
 
 def test_no_file_names_a_folder_of_the_machine_that_made_it(made):

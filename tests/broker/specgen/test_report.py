@@ -29,6 +29,10 @@ def test_the_counts_add_up_to_the_operations_of_the_document():
     assert "4 operations: 1 carried, 1 carried with a limit, 1 left out, 1 not carried" in text()
 
 
+def test_one_operation_is_no_operations():
+    assert "1 operation: 1 carried" in text(told=(told("GET /pets"),))
+
+
 def test_every_operation_is_told_once_with_pointer_reason_and_remedy():
     shown = text()
     for one in api().told:
