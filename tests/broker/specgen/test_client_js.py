@@ -151,6 +151,35 @@ def test_what_no_route_takes_is_refused_before_it_is_sent(clients, method, argum
     assert clients.refused(method, *arguments, **others)
 
 
+SLASHES = {
+    "/repo/{ref}": {"get": op("ref", path("ref"))},
+    "/many/{ids}": {"get": op("many", path("ids", type="array", items={"type": "string"}))},
+}
+
+
+@pytest.fixture(scope="module")
+def slashes(tmp_path_factory):
+    api, document = pair.read(SLASHES, slashes=frozenset({"ref"}))
+    with Recorded() as recorded:
+        made = Pair(pair.files(api, document), recorded, tmp_path_factory.mktemp("clients"))
+        yield made
+        made.client.close()
+
+
+def test_a_slash_goes_escaped_where_the_operator_said_so(slashes):
+    assert slashes.both("ref", "heads/a b").target == "/repo/heads%2Fa%20b"
+
+
+@pytest.mark.parametrize("value", ["../x", "a/../b", "a//b", "/a", "a/", "a/.", "..;x/a", "%2e%2e"])
+def test_an_escaped_slash_makes_no_segment_of_dots_or_nothing(slashes, value):
+    assert slashes.refused("ref", value)
+
+
+def test_a_list_in_the_path_is_joined_by_commas_that_none_of_its_values_holds(slashes):
+    assert slashes.both("many", ["a", "b"]).target == "/many/a,b"
+    assert "comma" in slashes.refused("many", ["a,b", "c"])
+
+
 def test_half_of_a_surrogate_pair_is_sent_by_neither(clients):
     for method, arguments, others in [
         ("free", ["a\ud800"], {}),
@@ -281,6 +310,13 @@ def test_what_the_list_does_not_have_is_not_sent_and_the_nearest_are_named():
     assert caught.value.name == "NotAllowedError"
     assert set(caught.value.nearest) == {"GET /form", "GET /comma"}
     assert made.calls == []
+
+
+def test_a_name_goes_twice_only_where_the_list_says_so():
+    made = engine(allow=[{"route": "GET /form", "query": {"q": "any"}}])
+    made.call("api", "form", [{"q": ["a"]}])
+    with pytest.raises(JavaScriptError, match="nothing was sent"):
+        made.call("api", "form", [{"q": ["a", "b"]}])
 
 
 def test_without_a_list_everything_goes_to_the_host_function():

@@ -7,6 +7,8 @@ import enum
 import inspect
 import json
 import pydoc
+import select
+import socket
 import threading
 import uuid
 from typing import Any
@@ -328,6 +330,39 @@ def test_a_connection_that_the_other_side_closed_is_made_anew(make, recorded):
     made.client.put_pet("1", {})
     made.client.list_pets()
     assert [request.method for request in recorded.received] == ["PUT", "PUT", "GET"]
+
+
+def hanging_up(listener: socket.socket, heads: list[bytes]) -> None:
+    """Answer one request of each connection as if more were welcome, and hang up."""
+    for _ in range(2):
+        connection, _ = listener.accept()
+        with connection:
+            heads.append(connection.recv(65_536).partition(b"\r\n")[0])
+            connection.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
+
+
+def test_a_call_that_cannot_be_sent_twice_does_not_meet_a_connection_that_is_gone(make):
+    module = make().module
+    heads: list[bytes] = []
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=hanging_up, args=(listener, heads))
+        thread.start()
+        client = module.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", token="t")
+        for _ in range(2):
+            client.raw("POST", "/x")
+            # The other side is gone as soon as this has something to read: its end.
+            select.select([client._kept.connection.sock], [], [], 30)
+        client.close()
+        thread.join()
+    assert heads == [b"POST /p/p/x HTTP/1.1"] * 2
+
+
+def test_a_name_goes_twice_only_where_the_list_says_so(make, recorded):
+    made = make(PATHS, allow=[{"route": "GET /form", "query": {"q": "any"}}])
+    made.client.form(q=["a"])
+    with pytest.raises(made.module.NotAllowedError):
+        made.client.form(q=["a", "b"])
+    assert len(recorded.received) == 1
 
 
 def test_operations_are_found_by_words_of_theirs(make):
