@@ -34,7 +34,7 @@ def generate(*, check: bool) -> str:
     document's.
     """
     script = Path(sys.executable).parent / COMMAND[0]
-    command = [str(script), *COMMAND[1:], *(["--check"] if check else [])]
+    command = [sys.executable, str(script), *COMMAND[1:], *(["--check"] if check else [])]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     if done.returncode != 0:
         raise DemoError(f"{' '.join(COMMAND)}: status {done.returncode}\n{done.stdout}{done.stderr}")
