@@ -30,7 +30,8 @@ def shape(schema: Mapping[str, Any], limit: int) -> str:
     if schema.get("type") == "object" and schema.get("properties") and "anyOf" not in schema:
         return _shared(schema, limit)
     if schema.get("type") == "array" and schema.get("items"):
-        return f"[{shape(schema['items'], limit - 2)}]"
+        text = f"[{shape(schema['items'], limit - 2)}]"
+        return text if len(text) <= limit else _shape(schema, 0)
     return next((text for depth in (2, 1) if len(text := _shape(schema, depth)) <= limit), _shape(schema, 0))
 
 

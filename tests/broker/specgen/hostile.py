@@ -39,7 +39,11 @@ def read_or_none(root: Any) -> tuple[Document, Api] | None:
 def saying(prose: str, name: str) -> dict[str, Any]:
     """Return a document that says ``prose`` wherever it tells something, and ``name`` wherever it names something."""
     member = {"type": "string", "description": prose, "enum": [name, "b"]}
-    schema = {"type": "object", "description": prose, "properties": {name: member, "plain": {"format": name}}}
+    schema = {
+        "type": "object",
+        "description": prose,
+        "properties": {name: member, "plain": {"type": "string", "format": name}},
+    }
     parameters = [
         {"name": "id", "in": "path", "required": True, "description": prose, "schema": {"type": "string"}},
         {"name": "q", "in": "query", "description": prose, "schema": {"type": "string", "enum": [name]}},

@@ -88,8 +88,26 @@ def test_a_constant_has_the_type_that_the_code_gives():
 
 def test_values_that_are_too_many_are_told():
     found = one({}, granted=[f"GET /a/{number}" for number in range(60)])
-    assert found["input_schema"]["properties"]["id"]["type"] == "string"
-    assert "and 52 more" in found["input_schema"]["properties"]["id"]["description"]
+    shown = found["input_schema"]["properties"]["id"]
+    assert set(shown) == {"type", "description"}
+    assert "and 52 more" in shown["description"]
+
+
+def test_a_list_that_a_grant_narrows_is_told_and_no_constant():
+    schema = {"type": "array", "items": {"type": "string"}}
+    found = one(
+        {"parameters": [{"name": "id", "in": "path", "required": True, "schema": schema}]}, granted=["GET /a/x"]
+    )
+    assert found["input_schema"]["properties"]["id"] == {"type": "array", "description": 'It is always "x".'}
+
+
+def test_what_the_document_does_not_say_of_an_argument_is_what_can_be_sent():
+    parameters = [{"name": "id", "in": "path", "required": True, "schema": {}}]
+    assert one({"parameters": parameters})["input_schema"]["properties"]["id"] == {"type": "string"}
+    body = {"content": {"application/x-www-form-urlencoded": {}}}
+    assert one({"requestBody": body}, "post")["input_schema"]["properties"]["body"] == {"type": "object"}
+    body = {"content": {"application/json": {}}}
+    assert one({"requestBody": body}, "post")["input_schema"]["properties"]["body"] == {}
 
 
 @pytest.mark.parametrize(
