@@ -38,8 +38,10 @@ class Budget:
         "_block",
         "_exhausted",
         "_fetching",
+        "_forfeited",
         "_low",
         "_outrun",
+        "_raised",
         "_reserve",
         "_waiting",
         "in_hand",
@@ -54,9 +56,13 @@ class Budget:
         self.spent = spent
         self._reserve = reserve
         self._exhausted = False
+        #: How often the limit rose: what the state said before does not count then.
+        self._raised = 0
         self._block = max(BLOCK, limit // _PART)
         self._outrun = False
         self._waiting = 0
+        #: How many calls were reserved and can never be made.
+        self._forfeited = 0
         #: With so many in hand the next block is reserved; and the task that does it.
         self._low = 0
         self._fetching: asyncio.Task[None] | None = None
@@ -64,7 +70,20 @@ class Budget:
     @property
     def left(self) -> int:
         """How many calls can still be made."""
-        return 0 if self._exhausted and not self.in_hand else max(0, self.limit - self.spent)
+        return self.in_hand if self._exhausted else max(self.in_hand, self.limit - self.spent - self._forfeited)
+
+    def change(self, limit: int) -> None:
+        """Go by another limit. What is in hand beyond it is forfeited; when it rises, the state is asked again."""
+        if limit > self.limit:
+            self._exhausted = False
+            self._raised += 1
+        self.limit = limit
+        self._keep(self.in_hand)
+
+    def _keep(self, in_hand: int) -> None:
+        """Have so many calls in hand, or as many as the limit leaves: what is beyond it is reserved for nobody."""
+        self.in_hand = max(0, min(in_hand, self.limit - self.spent))
+        self._forfeited += in_hand - self.in_hand
 
     def spend_in_hand(self) -> bool:
         """Take one call from what is in hand; say whether there was one."""
@@ -112,10 +131,10 @@ class Budget:
             self._outrun = False
             grown = max(self._block * _GROWTH, self._waiting * _FOR_EACH_WAITING)
             self._block = min(grown, max(BLOCK, self.limit // 8))
+        raised = self._raised
         granted = await self._reserve(max(self._block, self.spent // 8))
         if granted <= 0:
-            self._exhausted = True
+            self._exhausted = self._raised == raised
         else:
-            # The limit may have fallen meanwhile: then the rest is forfeited.
-            self.in_hand = max(0, min(self.in_hand + granted, self.limit - self.spent))
+            self._keep(self.in_hand + granted)  # the limit may have fallen meanwhile
             self._low = granted // 2

@@ -81,9 +81,7 @@ def _narrow_profile(run: Run, granted: RunProfile, current: Current) -> None:
         granted.current = now
     except ProblemError:
         granted.current = None
-    budget = granted.budget
-    budget.limit = granted.max_calls
-    budget.in_hand = max(0, min(budget.in_hand, budget.limit - budget.spent))
+    granted.budget.change(granted.max_calls)
     for call in tuple(run.open_calls):
         if call.granted is granted and (code := _refusal(call, private=private_before, scrub=scrub_before)):
             call.cut(code)

@@ -170,6 +170,70 @@ async def test_a_limit_that_falls_while_a_block_is_reserved_holds_for_that_block
         await one.spend()
 
 
+async def test_a_budget_whose_limit_falls_and_rises_again_is_not_exhausted_any_more():
+    granting = [0]
+
+    async def reserve(wanted: int) -> int:
+        return min(wanted, granting[0])
+
+    one = Budget(100, reserve)
+    one.change(0)
+    with pytest.raises(ProblemError, match="budget-exhausted"):
+        await one.spend()
+    granting[0] = 100
+    one.change(100)
+    await one.spend()
+    assert one.left == 99
+
+
+async def test_a_limit_that_rises_while_the_state_says_that_nothing_is_left_is_asked_again():
+    asked: list[int] = []
+
+    async def reserve(wanted: int) -> int:
+        asked.append(wanted)
+        if len(asked) > 1:
+            return wanted
+        one.change(100)
+        return 0
+
+    one = Budget(0, reserve)
+    await one.spend()
+    assert (one.left, len(asked)) == (99, 2)
+
+
+async def test_what_is_left_counts_no_call_that_was_reserved_and_can_never_be_made():
+    async def reserve(wanted: int) -> int:
+        return wanted
+
+    one = Budget(100, reserve)
+    await one.spend()
+    assert (one.in_hand, one.left) == (31, 99)
+    one.change(11)
+    assert (one.in_hand, one.left) == (10, 10)
+    one.change(100)
+    assert (one.in_hand, one.left) == (10, 100 - 1 - 21)
+
+
+async def test_a_reservation_that_is_over_and_has_not_said_so_is_not_waited_for():
+    """A call that comes between the end of a reservation and its callback reserves anew."""
+    reserved: list[int] = []
+
+    async def reserve(wanted: int) -> int:
+        reserved.append(wanted)
+        if len(reserved) == 1:
+            raise ProblemError("state-unavailable")
+        return wanted
+
+    one = Budget(100, reserve)
+    fetching = one._fetch()
+    while not fetching.done():  # noqa: ASYNC110 - the moment between its end and its callback
+        await asyncio.sleep(0)
+    # Its callback comes in the next turn of the loop; the state is well again by now.
+    assert one._fetching is fetching
+    await one.spend()
+    assert one.left == 99
+
+
 async def test_a_state_that_cannot_be_written_spends_nothing_and_is_tried_again():
     fail = True
 

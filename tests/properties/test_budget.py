@@ -15,7 +15,7 @@ class State:
     """Reserves when the test lets it, once for all that wait, and fails when the test says so."""
 
     def __init__(self, limit: int) -> None:
-        self.left = limit
+        self.limit = limit
         self.given = 0
         self.broken = False
         self.writing: list[asyncio.Future[None]] = []
@@ -26,8 +26,7 @@ class State:
         await written
         if self.broken:
             raise ProblemError("state-unavailable")
-        granted = min(wanted, self.left)
-        self.left -= granted
+        granted = max(0, min(wanted, self.limit - self.given))
         self.given += granted
         return granted
 
@@ -46,6 +45,7 @@ ACTIONS = st.lists(
         st.tuples(st.just("turn"), st.integers(1, 3)),
         st.tuples(st.just("break"), st.just(0)),
         st.tuples(st.just("heal"), st.just(0)),
+        st.tuples(st.just("change"), st.sampled_from([0, 1, 30, 64, 100])),
     ),
     max_size=60,
 )
@@ -73,9 +73,18 @@ async def _play(limit: int, actions: list[tuple[str, int]]) -> None:
                 await asyncio.sleep(0)
         elif action in ("break", "heal"):
             state.broken = action == "break"
+        elif action == "change":
+            # A reload: to so many hundredths of what it was.
+            state.limit = limit * number // 100
+            one.change(state.limit)
+            assert one.in_hand == 0 or one.spent + one.in_hand <= state.limit
         assert len(state.writing) <= 1, "one reservation at a time"
-        assert one.spent + one.in_hand == state.given <= limit
+        assert one.spent + one.in_hand + one._forfeited == state.given <= limit
+        assert one.in_hand <= one.left <= limit
     state.broken = False
+    state.limit = limit
+    one.change(limit)
+    limit -= one._forfeited
     while not all(call.done() for call in calls):
         state.write()
         await asyncio.sleep(0)
@@ -93,4 +102,4 @@ async def _play(limit: int, actions: list[tuple[str, int]]) -> None:
         state.write()
         await asyncio.sleep(0)
     assert isinstance(over.exception(), ProblemError)
-    assert (one.spent, one.left, state.given) == (limit, 0, limit)
+    assert (one.spent, one.left, state.given) == (limit, 0, state.limit)
