@@ -201,6 +201,19 @@ async def test_a_limit_that_rises_while_the_state_says_that_nothing_is_left_is_a
     assert (one.left, len(asked)) == (99, 2)
 
 
+async def test_an_exhausted_budget_says_that_only_what_is_in_hand_is_left():
+    granting = [32, 0]
+
+    async def reserve(_wanted: int) -> int:
+        return granting.pop(0)
+
+    one = Budget(100, reserve)
+    while granting:
+        await one.spend()
+        await asyncio.sleep(0)
+    assert one.left == one.in_hand == 16
+
+
 async def test_what_is_left_counts_no_call_that_was_reserved_and_can_never_be_made():
     async def reserve(wanted: int) -> int:
         return wanted
