@@ -278,6 +278,7 @@ def test_an_operators_grants_file_is_kept_until_force(console):
     assert done.status == 0
     assert "kept out/grants.json" in done.err
     assert "--grants out/grants.json makes clients and texts" in done.err
+    assert "fill allow" not in done.err
     assert "the catalog of pet-houses in it is not this document's" in done.err
     assert path.read_text() == edited
     assert "secret" in (console.root / "out" / "catalog.json").read_text()

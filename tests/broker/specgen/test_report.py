@@ -50,6 +50,8 @@ def test_every_operation_is_told_once_with_pointer_reason_and_remedy():
 def test_a_pointer_inside_its_operation_is_written_from_there_on():
     made = {"told": (told("GET /pets", "limited", Note("limit", "#/paths/GET ~1pets/parameters/0", "a cookie")),)}
     assert "    limit: .../parameters/0: a cookie" in text(**made).splitlines()
+    made = {"told": (told("GET /pets", "limited", Note("limit", "#/paths/GET ~1pets", "all of it")),)}
+    assert "    limit: all of it" in text(**made).splitlines()
 
 
 def test_what_is_not_carried_stands_before_what_is():
