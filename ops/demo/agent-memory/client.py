@@ -546,7 +546,11 @@ def _takes(rule: Any, value: str, params: dict[str, str]) -> bool:
 def _nearest(operation: dict[str, Any], routes: list[Any]) -> list[str]:
     texts = [route["route"] if isinstance(route, dict) else route for route in routes]
     own = operation["method"] + " " + operation["template"]
-    return difflib.get_close_matches(own, texts, 3, 0.0)
+
+    def unlike(text: str) -> int:
+        return -next((at for at, (one, two) in enumerate(zip(own, text)) if one != two), min(len(own), len(text)))
+
+    return sorted(texts, key=unlike)[:3]
 
 
 def _method(operation: dict[str, Any]) -> Callable[..., Any]:
