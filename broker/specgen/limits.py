@@ -20,5 +20,5 @@ MAX_SHOWN: Final = 100
 #: Operations, and the parameters of all of them, each operation with those of its path item.
 MAX_OPERATIONS: Final = 20_000
 MAX_PARAMETERS: Final = 100_000
-#: Schemas looked at to answer all questions about a document's values; ten members or constants cost as much as one.
-MAX_LOOKED_AT: Final = 2_000_000
+#: Schemas looked at to answer all questions about a document's values; members and constants cost a part of one.
+MAX_LOOKED_AT: Final = 1_000_000

@@ -23,7 +23,7 @@ _MAX_DEPTH: Final = 32
 _MAX_MEMBERS: Final = 2000
 _MAX_VALUES: Final = 1000
 #: So many of them cost as much as a schema.
-_CHEAP: Final = 10
+_CHEAP: Final = 4
 
 _TYPES: Final = frozenset({"string", "integer", "number", "boolean", "array", "object"})
 _NOTHING: Final[Mapping[str, Any]] = {}
@@ -142,7 +142,7 @@ class _Look:
 
 def _types(look: _Look, at: SchemaAt) -> frozenset[str] | None:
     def ask(schema: Mapping[str, Any], pointer: str) -> frozenset[str] | None:
-        known = _own_types(schema)
+        known = _own_types(look, schema)
         for part in look.listed(schema, pointer, "allOf"):
             known = _both(known, _types(look, part))
         for keyword in ("anyOf", "oneOf"):
@@ -154,13 +154,14 @@ def _types(look: _Look, at: SchemaAt) -> frozenset[str] | None:
     return look.into(at, ask, None)
 
 
-def _own_types(schema: Mapping[str, Any]) -> frozenset[str] | None:
+def _own_types(look: _Look, schema: Mapping[str, Any]) -> frozenset[str] | None:
     written = schema.get("type")
     named = [written] if isinstance(written, str) else written if isinstance(written, list) else []
     known = frozenset(name for name in named if isinstance(name, str) and name in _TYPES)
     if not known:
         values = _own_enum(schema)
         if values:
+            look.spend(len(values) // _CHEAP)
             known = frozenset(_type_of(value) for value in values if value is not None)
         elif isinstance(schema.get("properties"), Mapping):
             known = frozenset({"object"})
