@@ -46,6 +46,9 @@ def test_methods_that_no_route_has_are_told_and_not_carried():
         "TRACE /x": "not-carried",
     }
     assert routes(found) == ["GET /x", "HEAD /x"]
+    (note,) = found.told[2].notes
+    assert note.pointer == "#/paths/~1x/options"
+    assert '"OPTIONS" is no method of a route' in note.reason
 
 
 def test_the_methods_of_3_2_are_told_and_not_carried():
@@ -254,6 +257,11 @@ def test_a_run_parameter_stands_in_the_route_and_is_not_the_codes_to_choose():
     assert found.params == {"account_id": "[0-9]{1,9}"}
 
 
+def test_a_run_parameter_asks_for_no_escapes():
+    paths = {"/{a}/{n}": get(parameters=[path("a"), {"name": "n", "in": "path", "required": True, **NUMBER}])}
+    assert one(api(paths, choices={"params": {"a": "x"}})).route == "GET /{a}/*"
+
+
 def test_a_run_parameter_beside_a_wildcard_in_one_segment_is_not_carried():
     assert "cannot share" in stop(api({"/{a}.{b}": get()}, choices={"params": {"a": "x"}})).reason
 
@@ -316,6 +324,7 @@ def test_operations_of_one_route_are_one_entry_that_says_that_granting_one_grant
     assert [operation.id for operation in found.operations] == ["read", "share"]
     assert "query" not in found.operations[0].route
     for told in found.told:
+        assert told.notes[-1].pointer == told.pointer
         assert any('granting one grants all: "read", "share"' in note.reason for note in told.notes)
 
 

@@ -170,6 +170,12 @@ def test_another_name_for_the_same_placement_is_none():
     assert only(found).notes == ()
 
 
+def test_an_operation_that_repeats_what_the_document_asks_for_repeats_no_question():
+    found = secured({"k": AUTHORIZATION}, [{"k": []}], {"/x": get(security=[{"k": []}])})
+    assert found.security.question
+    assert only(found).notes == ()
+
+
 def test_an_operation_whose_scheme_is_not_defined_is_carried_with_a_warning():
     found = secured({"k": KEY}, [{"k": []}], {"/v3": get(security=[{"tokenAuth": []}])})
     assert only(found).status == "carried"
