@@ -199,6 +199,16 @@ def test_what_no_client_can_write_limits_an_optional_parameter_and_stops_a_requi
 def test_a_path_in_the_style_of_labels_or_matrices_stops_the_operation(style):
     found = parameters(path("id", style=style), names=("id",))
     assert told(found) == [("stop", f'path parameter "id": is written in the style {style}; it is required')]
+    assert found.path["id"].name == "id"
+
+
+@pytest.mark.parametrize("explode", [False, True])
+def test_an_object_of_a_header_or_in_one_value_keeps_its_members(explode):
+    schema = {"properties": {"a": {}, "b": {}}}
+    whole = query("q", explode=False, schema=schema)
+    found = parameters(whole, header("X-Page", explode=explode, schema=schema))
+    assert [(one.name, one.members) for one in found.arguments] == [("q", ("a", "b")), ("X-Page", ("a", "b"))]
+    assert found.notes == ()
 
 
 def test_a_deep_object_has_the_members_that_one_pair_can_carry():
