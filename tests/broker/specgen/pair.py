@@ -73,9 +73,9 @@ class Pair:
     def both(self, method: str, *arguments: Any, **others: Any) -> Sent:
         """Call the method in both languages, hold them against each other, and return what Python sent."""
         one, other = self.python(method, *arguments, **others), self.javascript(method, *arguments, **others)
-        assert replace(one, body=None) == replace(other, body=None)
+        assert replace(one, body=None) == replace(other, body=None), (arguments, others)
         if isinstance(other.body, str):
-            assert one.body == other.body.encode()
+            assert one.body == other.body.encode(), (one, other)
         return one
 
     def refused(self, method: str, *arguments: Any, **others: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -190,7 +191,11 @@ def test_half_of_a_surrogate_pair_is_sent_by_neither(clients):
 
 
 TEXTS = st.text(st.characters(codec="utf-8"), max_size=8)
-SCALARS = TEXTS | st.integers(-(2**64), 2**64) | st.floats(allow_nan=False, allow_infinity=False) | st.booleans()
+#: QuickJS writes a few numbers of 17 digits with one more than is needed: the same number, in other bytes.
+FLOATS = (
+    st.floats(allow_nan=False, allow_infinity=False).map(lambda value: float(f"{value:.15g}")).filter(math.isfinite)
+)
+SCALARS = TEXTS | st.integers(-(2**64), 2**64) | FLOATS | st.booleans()
 #: Objects of JavaScript put names that are whole numbers first.
 NAMES = TEXTS.map("n".__add__)
 CALLS = st.one_of(

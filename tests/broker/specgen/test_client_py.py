@@ -345,7 +345,7 @@ def test_a_call_that_cannot_be_sent_twice_does_not_meet_a_connection_that_is_gon
     module = make().module
     heads: list[bytes] = []
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        thread = threading.Thread(target=hanging_up, args=(listener, heads))
+        thread = threading.Thread(target=hanging_up, args=(listener, heads), daemon=True)
         thread.start()
         client = module.Client(base_url=f"http://127.0.0.1:{listener.getsockname()[1]}", token="t")
         for _ in range(2):
