@@ -1,4 +1,4 @@
-"""``make bench``: calls, memory and event streams against targets; mints; many leases; the audit log.
+"""``make bench``: calls, memory, event streams and specgen against targets; mints; many leases; the audit log.
 
 What a call costs is given as ratios against peers in the same interleaved run. Robust here is the CPU time that it
 costs the process in the middle, read from the kernel; requests per second depend on what else the machine does. Every
@@ -12,18 +12,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from ops.bench import audit, calls, leases, memory, mints, profiling, scenarios, streams, targets
+from ops.bench import audit, calls, leases, memory, mints, profiling, scenarios, specgen, streams, targets
 from ops.bench.processes import tool
 
-PARTS = ("calls", "memory", "streams", "mints", "leases", "audit")
+PARTS = ("calls", "memory", "streams", "mints", "leases", "audit", "specgen")
 
 
 def main() -> int:
     """Run the parts that were asked for, print their tables, then what became of the targets."""
     options = _options()
     parts = set(options.parts or PARTS)
-    missing = [name for name in ("nginx", "wrk") if tool(name) is None]
-    if missing and parts & {"calls", "memory", "profile"}:
+    missing = _missing(parts)
+    if missing:
         print(f"not installed: {', '.join(missing)} (Debian: apt-get install nginx-light wrk)", file=sys.stderr)
         return 2
     outcomes = []
@@ -41,12 +41,19 @@ def main() -> int:
             leases.measure(base, share=options.share)
         if "audit" in parts:
             audit.measure(base, records=round(audit.RECORDS * options.share))
+        if "specgen" in parts:
+            outcomes += specgen.measure(base, rounds=options.rounds)
         if "profile" in parts:
             load = scenarios.SCENARIOS[options.scenario - 1].load
             profiling.record(base, seconds=options.profile_s, load=load)
-    if outcomes:
-        targets.summary(outcomes)
+    targets.summary(outcomes)
     return 0
+
+
+def _missing(parts: set[str]) -> list[str]:
+    """Return the tools that these parts need and that are not installed."""
+    needed = ("nginx", "wrk") if parts & {"calls", "memory", "profile"} else ()
+    return [name for name in needed if tool(name) is None]
 
 
 def _options() -> argparse.Namespace:

@@ -27,7 +27,9 @@ class Outcome:
 
 
 def summary(outcomes: Sequence[Outcome]) -> None:
-    """Print one table of all targets."""
+    """Print one table of all targets, if there are any."""
+    if not outcomes:
+        return
     width = max(len(outcome.what) for outcome in outcomes)
     print(f"\n{'target':{width}} {'to reach':>16} {'measured':>10}")
     for outcome in outcomes:
