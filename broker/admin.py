@@ -64,6 +64,7 @@ class Admin:
             "/readyz": {"GET": self.ready},
             "/v1/admin/runs": {"GET": self.list_runs, "DELETE": self.end_runs},
             "/v1/admin/runs/{run_id}": {"GET": self.show_run, "DELETE": self.end_run},
+            "/v1/admin/runs/{run_id}/learned": {"GET": self.show_learned},
             "/v1/admin/reload": {"POST": self.reload},
         }
 
@@ -109,6 +110,11 @@ class Admin:
         if row is None:
             raise ProblemError("run-not-found")
         return json_response(views.ended(row, rows=True))
+
+    async def show_learned(self, request: Request) -> Response:
+        """Show what the wildcards of a run's routes took, by profile and route; null stands for many values."""
+        query_of(request)
+        return json_response({"learned": self.registry.learned.of(request.path_params["run_id"])})
 
     async def end_runs(self, request: Request) -> Response:
         """End every live run that fits the filters. None at all is refused: ``all=true`` must be meant.

@@ -75,6 +75,10 @@ def _grants(settings: BrokerSettings) -> Iterator[Finding]:
         "ok" if callers else "warning", "callers", settings.callers, f"{terminal.count(len(callers), 'caller')} known"
     )
     for profile in grants.profiles.values():
+        if profile.learn:
+            where = f"{settings.grants}: profiles.{profile.name}.learn"
+            what = f"values of calls' paths are kept in {settings.learned}"
+            yield Finding("warning", "grants", where, what, "take it out again after broker specgen suggest")
         for caller in sorted(profile.allowed_callers - callers - {"*"}):
             where = f"{settings.grants}: profiles.{profile.name}.allowed_callers"
             hint = f"broker callers create {caller}"

@@ -235,6 +235,11 @@ def purge(db: Connection, *, ended_before: float, limit: int = 1000) -> int:
     return len(ids)
 
 
+def known(db: Connection, run_ids: Sequence[str]) -> set[str]:
+    """Return those of ``run_ids`` that are kept."""
+    return set(db.execute(select(runs.c.run_id).where(runs.c.run_id.in_(run_ids))).scalars())
+
+
 def _profiles(db: Connection, run_ids: Select[Any] | list[str]) -> dict[str, list[ProfileRow]]:
     query = select(run_profiles, grants.c.source).join(grants, grants.c.digest == run_profiles.c.grant_digest)
     found: dict[str, list[ProfileRow]] = {}

@@ -9,6 +9,7 @@ import structlog
 
 from broker.budget import Budget
 from broker.current import Current, narrow
+from broker.learned import Learned
 from broker.leases import Leases
 from broker.records import RunRow
 from broker.run import Run
@@ -24,7 +25,14 @@ MakeBudget = Callable[[Run, Profile, int], Budget]
 
 
 def restored(
-    row: RunRow, *, current: Current, leases: Leases, clock: Clock, highest_wall: float, budget: MakeBudget
+    row: RunRow,
+    *,
+    current: Current,
+    leases: Leases,
+    clock: Clock,
+    highest_wall: float,
+    budget: MakeBudget,
+    learned: Learned,
 ) -> tuple[Run, Deadline, str | None]:
     """Return the run, how far its end can be moved, and why it must end at once, if it must."""
     run = Run(
@@ -40,7 +48,7 @@ def restored(
     try:
         for kept in row.profiles:
             profile, matcher = current.thawed(kept.profile, kept.grant_digest, kept.source)
-            run.grant(profile, matcher, budget=budget(run, profile, kept.reserved), leases=leases)
+            run.grant(profile, matcher, budget=budget(run, profile, kept.reserved), leases=leases, learned=learned)
     except ConfigurationError as error:
         log.error("grant-unreadable", run_id=run.run_id, faults=[str(fault) for fault in error.faults])  # noqa: TRY400 - the faults say it all
         return run, ceiling, "grant-unreadable"

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from broker.breaker import Breaker
@@ -19,10 +21,14 @@ if TYPE_CHECKING:
     from broker.budget import Budget
     from broker.call import Call
     from broker.heads import Prepared
+    from broker.learned import Learned
     from broker.leases import Leases, LeaseSlot
     from config.grants import Profile
     from config.match import Matcher
+    from config.profiles import RouteRule
 
+#: Takes a route and the segments of a target that it granted.
+Learn = Callable[["RouteRule", Sequence[bytes]], None]
 #: A call's target, split; its route as written; whether the credential is attached.
 Granting = tuple[Target, str, bool]
 
@@ -48,6 +54,7 @@ class RunProfile:
         "frozen_matcher",
         "granting",
         "in_flight",
+        "learn",
         "lease",
         "max_concurrent",
         "max_request",
@@ -71,6 +78,8 @@ class RunProfile:
         self.breaker = Breaker(frozen.breaker_max_s)
         self.lease: LeaseSlot | None = None
         self.in_flight = 0
+        #: Takes every target that is granted for the first time, by the route that granted it (see broker/learned.py).
+        self.learn: Learn | None = None
         #: What both grants said of calls that were made before, by method and target; emptied when a grant changes.
         self.granting: dict[tuple[str, bytes], Granting] = {}
         #: What is prepared once a run instead of once a call (see broker/heads.py).
@@ -113,6 +122,8 @@ class RunProfile:
         if matcher is not self.frozen_matcher:
             credential &= matcher.match(method, target, self.params).rule.credential
         granting = target, rule.text, credential
+        if self.learn is not None and self._current[0].learn:
+            self.learn(rule, target.segments)
         if len(raw) <= _REMEMBERED_BYTES:
             if len(self.granting) >= _REMEMBERED:
                 self.granting.clear()
@@ -145,12 +156,16 @@ class Run:
     open_calls: set[Call] = field(default_factory=set)
     host_calls: int = 0
 
-    def grant(self, profile: Profile, matcher: Matcher, *, budget: Budget, leases: Leases) -> RunProfile:
+    def grant(
+        self, profile: Profile, matcher: Matcher, *, budget: Budget, leases: Leases, learned: Learned | None = None
+    ) -> RunProfile:
         """Add a profile, which is how a run gets one when it is opened or restored."""
         params = {name: value for name, value in self.params.items() if name in profile.params}
         granted = RunProfile(profile, matcher, params=params, budget=budget)
         if profile.token is not None:
             granted.lease = leases.slot(self, granted)
+        if profile.learn and learned is not None:
+            granted.learn = partial(learned.note, self.run_id, profile.name)
         self.profiles[profile.name] = granted
         return granted
 

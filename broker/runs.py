@@ -15,6 +15,7 @@ import structlog
 from broker import records
 from broker.budget import Budget, Reserve
 from broker.current import Current, narrow
+from broker.learned import Learned
 from broker.leases import Lease, Leases
 from broker.metrics import Metrics
 from broker.opening import Opening, checked_params, checked_ttl, new_run_id, run_row, token_digest
@@ -71,9 +72,11 @@ class Registry:
         current: Current,
         max_runs: int,
         metrics: Metrics,
+        learned: Learned | None = None,
     ) -> None:
         """Start empty; :meth:`restore` takes up the runs of an earlier process. ``max_runs`` is per caller."""
         self.current = current
+        self.learned = learned or Learned()
         self._store = store
         self._leases = leases
         self._outbox = outbox
@@ -142,7 +145,8 @@ class Registry:
         if kept_id != run.run_id:
             return self._renamed(kept_id, digest), token
         for profile, matcher in granted:
-            run.grant(profile, matcher, budget=self._budget(run, profile), leases=self._leases)
+            budget = self._budget(run, profile)
+            run.grant(profile, matcher, budget=budget, leases=self._leases, learned=self.learned)
         self._add(_Entry(run, digest, ceiling))
         # The grants may have been reloaded while the row was written.
         if (reason := narrow(run, self.current)) is not None:
@@ -277,6 +281,7 @@ class Registry:
         results = await asyncio.gather(
             *(self.end(run, "expired") for run in {*over, *unwritten}),
             self.write_traces(),
+            self.learned.write(),
             self._purge(),
             return_exceptions=True,
         )
@@ -305,6 +310,9 @@ class Registry:
             ended_before = self._clock.now() - KEEP_ENDED_S
             while await self._store.write(lambda db: records.purge(db, ended_before=ended_before)):
                 pass
+            learned = list(self.learned)
+            kept = await self._store.read(lambda db: records.known(db, learned))
+            self.learned.forget(set(learned) - kept)
 
     # --- restart and reload ------------------------------------------------------------------------------------
 
@@ -321,6 +329,7 @@ class Registry:
                 clock=self._clock,
                 highest_wall=highest,
                 budget=self._budget,
+                learned=self.learned,
             )
             entry = _Entry(run, row.token_digest, ceiling)
             self._add(entry)

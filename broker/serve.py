@@ -26,6 +26,7 @@ from broker.credential import read_credential
 from broker.current import Current
 from broker.egress import Egress, MinterTransport
 from broker.envelope import Envelope
+from broker.learned import Learned
 from broker.leases import Leases
 from broker.metrics import Metrics
 from broker.minter_link import MinterLink
@@ -130,6 +131,7 @@ class Broker:
             current=Current(grants),
             max_runs=settings.max_runs,
             metrics=self.metrics,
+            learned=Learned(Path(settings.learned)),
         )
         self.open_calls = OpenCalls(
             clock,
@@ -253,6 +255,7 @@ class Broker:
         """Write what is not written yet, and let go of everything."""
         with contextlib.suppress(ProblemError):  # it has been logged, and there is nobody left to tell
             await self.registry.write_traces(always=True)
+        await self.registry.learned.write()
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.outbox.settle(), _LAST_WORDS_S)
         await self.egress.close()

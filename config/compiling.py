@@ -98,6 +98,7 @@ class Compiler:
             health_check=self._health_check(source),
             scrub=source.scrub,
             private_addresses=source.private_addresses,
+            learn=source.learn,
             run_token_prefix=source.run_token_prefix,
             env=MappingProxyType(self._env(source)),
             scopes=self._scopes(source),

@@ -106,6 +106,12 @@ class ProfileSource(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         ),
     ] = "mask"
     private_addresses: Annotated[bool, Meta(description="Whether the origin may have a private address.")] = False
+    learn: Annotated[
+        bool,
+        Meta(
+            description="Whether the values that wildcards take are kept, for `broker specgen suggest`; not for long."
+        ),
+    ] = False
     run_token_prefix: Annotated[
         str, Meta(pattern=r"^[A-Za-z0-9_-]*$(?!\n)", max_length=32, description="For SDKs that check a key's shape.")
     ] = ""

@@ -72,6 +72,7 @@ class Profile:
     health_check: RouteRule | None
     scrub: str
     private_addresses: bool
+    learn: bool
     run_token_prefix: str
     env: Mapping[str, str]
     scopes: tuple[str, ...]

@@ -150,7 +150,8 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
 
     ``listen``: ``HOST:PORT``, ``unix:PATH`` or ``tls:HOST:PORT``. ``public_url`` forms the base URLs that runs get,
     for containers and other hosts; empty: the first listener's. ``hosts``: further Host names that are answered,
-    without a port. ``grants`` and ``callers`` are files that a reload reads again; ``state`` is ``sqlite:PATH``.
+    without a port. ``grants`` and ``callers`` are files that a reload reads again; ``state`` is ``sqlite:PATH``,
+    ``learned`` the file for what profiles with ``"learn": true`` learn.
     ``minter``: ``unix:PATH`` or ``tls:HOST:PORT``; ``minter_credential``: ``file:``, ``credential:`` (systemd) or
     ``fd:N`` (an inherited pipe, read once). ``operator_uids``: who may use ``admin_listen`` (``unix:`` only); default
     root and the broker's own user. ``max_runs`` is per caller. ``drain``: how long open calls may go on after SIGTERM.
@@ -161,7 +162,7 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
 
     PREFIX: ClassVar = "BROKER_"
     DURATIONS: ClassVar = ("drain",)
-    PATHS: ClassVar = ("grants", "callers")
+    PATHS: ClassVar = ("grants", "callers", "learned")
     REFERENCES: ClassVar = ("listen", "admin_listen", "minter", "minter_credential", "state")
 
     listen: list[str] = _listed(["127.0.0.1:8090"])
@@ -172,6 +173,7 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
     minter: str = "unix:run/minter.sock"
     minter_credential: str = "file:run/broker.credential"
     state: str = "sqlite:state/broker.db"
+    learned: str = "state/learned.json"
     admin_listen: list[str] = _listed(["unix:run/broker-admin.sock"])
     operator_uids: list[int] | None = None
     max_runs: Positive = 100
