@@ -16,6 +16,7 @@ CALLS = [
     ("DELETE", "/v1/admin/runs?all=true"),
     ("GET", "/v1/admin/runs/run_1"),
     ("DELETE", "/v1/admin/runs/run_1"),
+    ("GET", "/v1/admin/runs/run_1/learned"),
     ("POST", "/v1/admin/reload"),
 ]
 
