@@ -433,3 +433,10 @@ def test_the_command_of_the_readme_writes_what_loads(console):
     done = console(*(str(ROOT / word) if word.startswith("ops/") else word for word in words))
     assert done.status == 0, done.err
     assert "2 routes granted" in console("broker", "check", "memory/grants.json").out
+
+
+def test_suggest_is_a_command_of_its_own_and_a_document_of_that_name_is_a_path(console):
+    done = console("broker", "specgen", "suggest", "--help")
+    assert "--run" in done.out
+    (console.root / "suggest").write_text(json.dumps(DOCUMENT))
+    assert console("broker", "specgen", "./suggest", "-o", "out").status == 0
