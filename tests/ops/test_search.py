@@ -36,7 +36,7 @@ class Code:
         self.world = folder
         self.folder = folder / "code"
         self.folder.mkdir()
-        for name in ("search.py", "reach.py", "needle.py", "client.py"):
+        for name in ("search.py", "reach.py", "needle.py", "agent-memory/client.py"):
             shutil.copy(DEMO / name, self.folder)
         self.told = {
             "needles": [
@@ -92,7 +92,9 @@ def test_where_nothing_is_planted_nothing_is_found(code):
 
 
 def test_the_searching_code_does_not_hold_what_it_looks_for():
-    for name in ("search.py", "reach.py", "needle.py", "client.py", "code/5_search_for_the_key.py"):
+    clients = ("agent-memory/client.py", "agent-memory/client.js")
+    code = ("code/5_search_for_the_key.py", "code/5_search_for_the_key.js")
+    for name in ("search.py", "reach.py", "needle.py", *clients, *code):
         assert KEY_MARK not in (DEMO / name).read_text()
 
 
@@ -105,7 +107,7 @@ def test_the_searching_code_does_not_hold_what_it_looks_for():
         (f"PLANTED = [{{'deep': ('{SECRET}',)}}]", "the client (PLANTED)"),
         (f"class Planted: key = b'{SECRET}'", "the client (Planted)"),
         (f"PLANTED = (lambda key: lambda: key)('{SECRET}')", "the client (PLANTED)"),
-        (f"recall.__doc__ = '{SECRET}'", "the client (recall)"),
+        (f"Client.agent_memory_recall.__doc__ = '{SECRET}'", "the client (Client)"),
         (f"PLANTED = '{base64.b64encode(b'user:' + SECRET.encode()).decode()}'", "the client (PLANTED)"),
         (f"PLANTED = '{SECRET[::-1]}'", "the client (PLANTED)"),
         (f"PLANTED = '{SECRET.encode().hex()}'", "the client (PLANTED)"),
