@@ -26,6 +26,8 @@ from config.secret import Secret
 Headers = Sequence[tuple[bytes, bytes]]
 
 GROUP: Final = "broker.placements"
+#: Stands for a scheme that whoever wrote the grants file could not know (`broker specgen`). It never loads.
+QUESTION: Final = "?"
 
 
 class Placement(Protocol):
@@ -81,7 +83,10 @@ class Registry:
         Errors: ``msgspec.ValidationError`` or ``ValueError`` when it is not one; see :meth:`check`.
         """
         options = dict(placement)
-        module = self._modules.get(options.pop("scheme", ""))
+        scheme = options.pop("scheme", "")
+        module = self._modules.get(scheme)
+        if scheme == QUESTION:
+            raise ValueError(f"a question that is still to be answered; there are {', '.join(self.schemes())}")
         if module is None:
             raise ValueError(f"no such scheme; there are {', '.join(self.schemes())}")
         built: Placement = module.build(msgspec.convert(options, module.Options, strict=True))

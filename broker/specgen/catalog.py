@@ -2,7 +2,7 @@
 
 The catalog is the document's and is written anew each time. The profile is the operator's from the moment that it is
 written: it grants nothing but what was asked for by ``--allow``, and where the document leaves a question open the
-field holds a value that no broker loads (:data:`QUESTION`), so that nothing starts before it is answered.
+field holds :data:`broker.placements.QUESTION`, which no broker loads, so that nothing starts before it is answered.
 """
 
 from __future__ import annotations
@@ -12,12 +12,10 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+from broker.placements import QUESTION
 from broker.specgen.merging import merged
 from broker.specgen.model import Api, RouteEntry
 from broker.specgen.stamp import stamp
-
-#: Stands where only the operator knows the answer. No scheme has this name.
-QUESTION: Final = "?"
 
 #: The longest line that an object, and a list, is written on.
 _WIDTH: Final = 116

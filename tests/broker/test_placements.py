@@ -158,3 +158,8 @@ def test_a_third_partys_scheme_loads_only_when_the_settings_name_it_and_it_is_th
         Registry(["not-installed"])
     with pytest.raises(ConfigurationError):
         Registry(["bearer"])
+
+
+def test_a_question_that_specgen_left_says_that_it_is_one():
+    (fault,) = Registry().check("profiles.p.placement", {"scheme": "?"})
+    assert fault.what.startswith("a question that is still to be answered; there are basic, bearer")

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from broker.placements import Registry
-from broker.specgen.catalog import QUESTION, catalog_json, digest, granted_routes, grants_json, is_catalog
+from broker.placements import QUESTION, Registry
+from broker.specgen.catalog import catalog_json, digest, granted_routes, grants_json, is_catalog
 from broker.specgen.model import Security
 from config.errors import ConfigurationError
 from config.grants import parse_grants

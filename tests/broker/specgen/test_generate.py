@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from broker.placements import Registry
-from broker.specgen.catalog import QUESTION, digest
+from broker.placements import QUESTION, Registry
+from broker.specgen.catalog import digest
 from broker.specgen.document import read_document
 from broker.specgen.generate import NAMES, Options, generate
 from broker.specgen.model import Choices
