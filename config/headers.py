@@ -177,6 +177,7 @@ def list_faults(
 
     ``placed`` are the lower-case names that the placement writes.
     """
+    placed = {_plain(name) for name in placed}
     lists = (
         ("request_headers", [(f"request_headers[{index}]", name) for index, name in enumerate(request)], placed),
         ("response_headers", [(f"response_headers[{index}]", name) for index, name in enumerate(response)], ()),
@@ -186,13 +187,13 @@ def list_faults(
     for field, names, taken in lists:
         seen: set[str] = set()
         for place, name in names:
-            lower = name.lower()
+            lower, plain = name.lower(), _plain(name)
             fault = name_fault(name)
             if fault is not None:
                 yield place, fault
             if lower in seen:
                 yield place, "stands twice"
-            if lower in taken:
+            if plain in taken:
                 yield place, "the placement puts the credential there"
             if field == "request_headers" and lower in fixed_names:
                 yield place, "stands in fixed_headers too"

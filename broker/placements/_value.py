@@ -13,8 +13,8 @@ from config.secret import Secret
 #: The field that most kinds of token have.
 VALUE: Final = "value"
 
-#: A field name of RFC 9110 section 5.1. The underscore is left out: some servers read it as a hyphen.
-_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^`|~-]{1,64}", re.ASCII)
+#: A field name of RFC 9110 section 5.1.
+_NAME: Final = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]{1,64}", re.ASCII)
 
 #: Names that would change how the request is read instead of who sends it.
 _FRAMING: Final = frozenset(
@@ -61,6 +61,7 @@ def header_name(name: str) -> bytes:
     Errors: ``ValueError`` when it is none, or would change how the request is read.
     """
     lowered = name.lower()
-    if not _NAME.fullmatch(name) or lowered in _FRAMING:
+    # Some servers read an underscore as a hyphen.
+    if not _NAME.fullmatch(name) or lowered.replace("_", "-") in _FRAMING:
         raise ValueError(f"{name!r} is not a header that can carry a credential")
     return lowered.encode("ascii")

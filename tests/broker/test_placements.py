@@ -23,7 +23,7 @@ BUILT_IN = Registry()
 EXAMPLES: dict[str, list[dict[str, Any]]] = {
     "basic": [{"user": "x"}, {"password": ""}, {"password": "y"}],
     "cookie": [{"name": "session"}],
-    "header": [{"name": "X-API-Key"}, {"name": "Authorization", "prefix": "Bot "}],
+    "header": [{"name": "X-API-Key"}, {"name": "project_id"}, {"name": "Authorization", "prefix": "Bot "}],
     "headers": [{"headers": {"A-Key": "api_key", "B-Key": "app_key"}}],
     "query": [{"name": "key"}],
 }
@@ -136,7 +136,7 @@ def test_a_token_of_five_hundred_characters_with_dots_is_as_good_as_any():
         {}, {"scheme": ""}, {"scheme": "nope"}, {"scheme": "bearer", "name": "x"}, {"scheme": "header"},
         {"scheme": "header", "name": ""}, {"scheme": "header", "name": "a b"}, {"scheme": "header", "name": "X\r\nY"},
         {"scheme": "header", "name": "Host"}, {"scheme": "header", "name": "Content-Length"},
-        {"scheme": "header", "name": "Connection"}, {"scheme": "header", "name": "X_Key"},
+        {"scheme": "header", "name": "Connection"}, {"scheme": "header", "name": "Content_Length"},
         {"scheme": "header", "name": "X", "prefix": "a\r\n"}, {"scheme": "header", "name": "X", "prefix": " a"},
         {"scheme": "header", "name": 1}, {"scheme": "headers", "headers": {}}, {"scheme": "headers"},
         {"scheme": "headers", "headers": {"A": "x", "a": "y"}}, {"scheme": "headers", "headers": {"A": "x", "B": "x"}},

@@ -115,6 +115,10 @@ def test_one_name_has_one_owner():
     assert faults_of(request_headers=["X-Mine"], placement={"scheme": "header", "name": "x-mine"}) == [
         f"request_headers[0]: {placed}"
     ]
+    # Servers that make variables of headers read both as one.
+    assert faults_of(request_headers=["X-Mine"], placement={"scheme": "header", "name": "x_mine"}) == [
+        f"request_headers[0]: {placed}"
+    ]
     assert faults_of(fixed_headers={"X-Mine": "1"}, placement={"scheme": "headers", "headers": {"x-mine": "a"}}) == [
         f"fixed_headers.X-Mine: {placed}"
     ]
