@@ -185,7 +185,7 @@ def _granting(file: Path, name: str | None) -> Profile:
 
 def _options(api: Api, profile: str | None, global_name: str | None, granting: Profile | None) -> Options:
     if granting is None:
-        name = choices.profile_name(profile, api.title)
+        name = choices.profile_name(profile, api.title, api.origin)
         return Options(profile=name, global_name=choices.global_name(global_name, name))
     return Options(
         profile=granting.name,

@@ -9,6 +9,7 @@ import json
 import re
 from collections.abc import Iterable
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from broker.placements import Registry
 from broker.specgen.model import Api, Choices
@@ -23,6 +24,10 @@ DEFAULT_PATTERN: Final = "[A-Za-z0-9._~@+=:-]{1,256}"
 _PARAM: Final = re.compile(PARAM_NAME, re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,63}", re.ASCII)
 _LONGEST_SLUG: Final = 48
+#: A title that is longer is a sentence; a name that is typed often is shorter.
+_LONGEST_TITLE: Final = 24
+#: Second levels of domains that are nobody's name (co.uk) are not longer.
+_SHORT_LABEL: Final = 3
 
 
 def bindings(written: Iterable[str]) -> dict[str, str]:
@@ -86,14 +91,29 @@ def placement(written: str) -> dict[str, Any]:
     return dict(read)
 
 
-def profile_name(written: str | None, title: str) -> str:
-    """Return the profile's name: the given one, or one made of the document's title."""
+def profile_name(written: str | None, title: str, origin: str) -> str:
+    """Return the profile's name: the given one, or one made of the document's title or, if that is long, its host."""
     if written is not None:
         if not PROFILE_NAME.fullmatch(written):
             raise ValueError("--profile is letters, digits and . _ -, at most 64, no mark first")
         return written
-    slug = re.sub(r"[^a-z0-9]+", "-", title.lower(), flags=re.ASCII).strip("-")
+    slug = _slug(title)
+    if len(slug) > _LONGEST_TITLE:
+        slug = _slug(_domain(urlsplit(origin).hostname or "")) or slug
     return slug[:_LONGEST_SLUG].strip("-") or "api"
+
+
+def _slug(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", text.lower(), flags=re.ASCII).strip("-")
+
+
+def _domain(host: str) -> str:
+    """Return the part of a host's name that people call it by: ``github`` of ``api.github.com``."""
+    labels = host.split(".")
+    if len(labels) < 2 or not labels[-1].isalpha():  # noqa: PLR2004 - a name and its domain
+        return ""
+    named = [label for label in labels[:-1] if len(label) > _SHORT_LABEL]
+    return named[-1] if named else labels[-2]
 
 
 def global_name(written: str | None, profile: str) -> str:

@@ -55,18 +55,34 @@ def test_a_placement_that_no_broker_knows_is_refused(written):
     ],
 )
 def test_a_profile_is_called_by_the_title_in_safe_letters(title, name):
-    assert choices.profile_name(None, title) == name
+    assert choices.profile_name(None, title, "http://127.0.0.1:80") == name
+
+
+@pytest.mark.parametrize(
+    ("origin", "name"),
+    [
+        ("https://api.github.com", "github"),
+        ("https://cardano-mainnet.blockfrost.io", "blockfrost"),
+        ("https://api.example.co.uk", "example"),
+        ("https://a.b.cc", "b"),
+        ("https://localhost", "the-official-document-of-everything"),
+        ("https://10.0.0.1", "the-official-document-of-everything"),
+        ("https://[::1]:8443", "the-official-document-of-everything"),
+    ],
+)
+def test_a_title_that_is_a_sentence_gives_way_to_the_name_of_the_host(origin, name):
+    assert choices.profile_name(None, "The Official Document of Everything", origin) == name
 
 
 def test_a_given_name_is_taken_as_it_is():
-    assert choices.profile_name("Mine.1", "Other") == "Mine.1"
+    assert choices.profile_name("Mine.1", "Other", "") == "Mine.1"
     assert choices.global_name("memory", "x") == "memory"
 
 
 @pytest.mark.parametrize("written", ["", " a", "a" * 65, "-a", "a/b", "a\n"])
 def test_a_profile_name_that_no_grants_file_takes_is_refused(written):
     with pytest.raises(ValueError, match="--profile"):
-        choices.profile_name(written, "")
+        choices.profile_name(written, "", "")
 
 
 @pytest.mark.parametrize("profile", ["pet-houses", "9lives", "class", "var", "a.b", "self", "9" * 64, "then"])
