@@ -62,7 +62,7 @@ def segments(document: Any, operation: Operation, argument: Argument) -> st.Sear
     entry = operation.route
     free = isinstance(entry, dict) and entry.get("encoded") and entry.get("wide")
     kinds = schemas.types(document, argument.schema)
-    if schemas.enum_of(document, argument.schema) or kinds & {"integer", "number", "boolean"}:
+    if schemas.enum_of(document, argument.schema) or (kinds and kinds <= {"integer", "number", "boolean"}):
         return scalars(document, argument.schema)
     text = _ANY if free else _PLAIN
     return text.filter(lambda value: bool(value.strip(".")))
