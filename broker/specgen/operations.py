@@ -6,7 +6,8 @@ Every operation is told exactly once, carried or not, in the document's order.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -18,6 +19,7 @@ from broker.specgen.limits import MAX_OPERATIONS, MAX_PARAMETERS
 from broker.specgen.merging import covered, merged, shape_of
 from broker.specgen.model import Api, Choices, DocumentError, Note, Operation, Status, Told
 from broker.specgen.naming import Wanted, operation_names
+from broker.specgen.references import child
 from broker.specgen.security import settled
 from broker.specgen.servers import Servers
 from broker.specgen.texts import quoted
@@ -54,7 +56,8 @@ def read_api(
         progress(done, len(by_path))
     carried = [operation for _, operation, _ in results if operation is not None]
     catalog = merged(operation.route for operation in carried)
-    more = _shared(carried)
+    twice = {id_: count for id_, count in Counter(one.id for one in found if one.id).items() if count > 1}
+    more = _shared(carried, twice)
     covers = covered(catalog, shown=_NAMED)
     if covers is None:
         notes.append(Note("warn", "#/paths", "which routes a wildcard covers is not listed: they are too many"))
@@ -65,7 +68,9 @@ def read_api(
         if operation is None:
             told.append(_told(one, "not-carried", own))
             continue
-        said = (*own, *(replace(note, pointer=one.pointer) for note in more.get(shape_of(operation.route), ())))
+        named = (_same_id(operation, twice[one.id]),) if one.id in twice else ()
+        more_said = (replace(note, pointer=one.pointer) for note in more.get(shape_of(operation.route), ()))
+        said = (*own, *named, *more_said)
         why = left_out(operation, choices)
         if why:
             told.append(_told(one, "left-out", (*said, Note("warn", one.pointer, why))))
@@ -105,15 +110,22 @@ def _told(found: Found, status: Status, notes: tuple[Note, ...]) -> Told:
     return Told(pointer=found.pointer, label=found.label, id=found.id, status=status, notes=notes)
 
 
-def _shared(carried: Sequence[Operation]) -> dict[str, list[Note]]:
-    """Return a note for each route that several operations have, by its shape."""
+def _same_id(operation: Operation, count: int) -> Note:
+    reason = f"{count} operations have the operationId {quoted(operation.id, _LONGEST)}"
+    named = f"in the client this one is {operation.identifier}"
+    return Note("warn", child(operation.pointer, "operationId"), f"{reason}; {named}")
+
+
+def _shared(carried: Sequence[Operation], twice: Container[str]) -> dict[str, list[Note]]:
+    """Return a note for each route that several operations have, by its shape. ``twice`` are ids that tell nothing."""
     sharing: dict[str, list[Operation]] = {}
     for operation in carried:
         sharing.setdefault(shape_of(operation.route), []).append(operation)
     notes: dict[str, list[Note]] = {}
     for shape, operations in sharing.items():
         if len(operations) > 1:
-            named = _named((operation.id or operation.identifier for operation in operations), len(operations))
+            names = (one.identifier if one.id in twice else one.id or one.identifier for one in operations)
+            named = _named(names, len(operations))
             reason = f"{len(operations)} operations are one route on the wire, and granting one grants all: {named}"
             notes[shape] = [Note("warn", "", reason)]
     return notes

@@ -328,6 +328,28 @@ def test_operations_of_one_route_are_one_entry_that_says_that_granting_one_grant
         assert any('granting one grants all: "read", "share"' in note.reason for note in told.notes)
 
 
+def test_an_operation_id_that_stands_twice_is_told_with_the_name_of_its_method():
+    paths = {"/b": get(operationId="dup"), "/a": get(operationId="dup"), "/c": get(operationId="own")}
+    found = api(paths)
+    later, first, other = found.operations
+    assert (first.identifier, other.identifier) == ("dup", "own")
+    assert later.identifier.startswith("dup_")
+    for operation in (first, later):
+        (note,) = operation.notes
+        assert (
+            note.reason == f'2 operations have the operationId "dup"; in the client this one is {operation.identifier}'
+        )
+        assert (note.level, note.pointer) == ("warn", operation.pointer + "/operationId")
+    assert other.notes == ()
+
+
+def test_operations_of_one_route_and_one_operation_id_are_named_as_in_the_client():
+    paths = {"/x/{a}": get(operationId="dup"), "/x/{b}": get(operationId="dup")}
+    one, other = api(paths).operations
+    assert f'granting one grants all: "{one.identifier}", "{other.identifier}"' in one.notes[-1].reason
+    assert one.identifier != other.identifier
+
+
 def test_a_route_that_is_shared_with_one_that_is_left_out_says_so_too():
     paths = {"/x/{a}": get(operationId="one"), "/x/{b}": get(operationId="two")}
     found = api(paths, choices={"allow": ("one",)})
