@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.specgen.catalog import digest, is_catalog
+from broker.specgen.report import count
 from broker.specgen.texts import one_line
 from config import load
 
@@ -129,4 +130,4 @@ def _changes(there: Iterable[str], wanted: Iterable[str]) -> Iterator[str]:
         for line in lines[:_SHOWN_LINES]:
             yield f"{mark} {'...' if start else ''}{one_line(line[start:], _SHOWN_WIDTH)}"
         if len(lines) > _SHOWN_LINES:
-            yield f"{mark} and {len(lines) - _SHOWN_LINES} lines more"
+            yield f"{mark} and {count(len(lines) - _SHOWN_LINES, 'line')} more"

@@ -120,6 +120,8 @@ def test_differences_are_bounded_and_hold_no_control_characters(directory):
     lines = differences(directory, files(**{"client.py": wanted}))["client.py"].lines
     assert len(lines) == 8
     assert lines[-1] == "+ and 994 lines more"
+    wanted = b"\n".join(b"line %d" % number for number in range(7))
+    assert differences(directory, files(**{"client.py": wanted}))["client.py"].lines[-1] == "+ and 1 line more"
     assert max(map(len, lines)) < 200
     assert not any("\x1b" in line for line in lines)
 
