@@ -41,11 +41,14 @@ class Learned:
         if path is not None and path.exists():
             self._runs = _read(path)
 
-    def note(self, run_id: str, profile: str, rule: RouteRule, segments: Sequence[bytes]) -> None:
-        """Keep what the wildcards of ``rule`` took in a target that it granted."""
-        took = [
-            segment.decode("ascii")
-            for template, segment in zip(rule.route.segments, segments, strict=False)
+    def note(self, run_id: str, profile: str, rule: RouteRule, segments: Sequence[bytes] | None) -> None:
+        """Keep what the wildcards of ``rule`` took in a target that it granted.
+
+        None: nothing may be kept of this one, so that it could be anything: many.
+        """
+        took: Values = [
+            segments[position].decode("ascii") if segments is not None else None
+            for position, template in enumerate(rule.route.segments)
             if isinstance(template, Star | Glob)
         ]
         if not took:

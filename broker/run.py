@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from config.match import Matcher
     from config.profiles import RouteRule
 
-#: Takes a route and the segments of a target that it granted.
-Learn = Callable[["RouteRule", Sequence[bytes]], None]
+#: Takes a route and the segments of a target that it granted; None while nothing may be learnt of them.
+Learn = Callable[["RouteRule", Sequence[bytes] | None], None]
 #: A call's target, split; its route as written; whether the credential is attached.
 Granting = tuple[Target, str, bool]
 
@@ -122,8 +122,8 @@ class RunProfile:
         if matcher is not self.frozen_matcher:
             credential &= matcher.match(method, target, self.params).rule.credential
         granting = target, rule.text, credential
-        if self.learn is not None and self._current[0].learn:
-            self.learn(rule, target.segments)
+        if self.learn is not None:
+            self.learn(rule, target.segments if self._current[0].learn else None)
         if len(raw) <= _REMEMBERED_BYTES:
             if len(self.granting) >= _REMEMBERED:
                 self.granting.clear()

@@ -60,14 +60,17 @@ def suggest(
 ) -> Suggestion:
     """Compare the entries of ``allow``, as written, with the traces of runs as the operators' API shows them.
 
-    ``learned`` is of the same runs: by profile and route, what each wildcard took (null for many).
+    ``learned`` is of the same runs, in their order: by profile and route, what each wildcard took (null for many).
     """
     calls: Counter[str] = Counter()
     denied: Counter[tuple[str, str]] = Counter()
-    for trace in traces:
+    #: For each route, what the runs learnt that used it; None of one that did not learn.
+    taken: dict[str, list[Sequence[str | None] | None]] = {}
+    for trace, one in zip(traces, learned, strict=True):
         for row in trace["calls"]:
             if row["profile"] == profile:
                 calls[row["route"]] += row["count"]
+                taken.setdefault(row["route"], []).append(one.get(profile, {}).get(row["route"]))
         for row in trace["denied_by"]:
             denied[row["code"], row["template"] or ""] += row["count"]
     written = {_text(entry): entry for entry in allow}
@@ -75,24 +78,19 @@ def suggest(
         used=tuple((entry, calls[text]) for text, entry in written.items() if calls[text]),
         unused=tuple(entry for text, entry in written.items() if not calls[text]),
         gone=tuple(sorted(calls.keys() - written.keys())),
-        only=tuple(_only(written, calls, [one.get(profile, {}) for one in learned])),
+        only=tuple(one for text in written for one in _only(text, taken.get(text, ()))),
         denied=tuple((code, template, count) for (code, template), count in sorted(denied.items())),
     )
 
 
-def _only(
-    written: Mapping[str, Entry], calls: Mapping[str, int], learned: Sequence[Mapping[str, Sequence[str | None]]]
-) -> Iterable[Only]:
-    for text in written:
-        if not calls[text]:
-            continue
-        taken = [one[text] for one in learned if text in one]
-        route = parse_route(text)
-        wildcards = [number for number, segment in enumerate(route.segments, 1) if isinstance(segment, Star | Glob)]
-        for index, number in enumerate(wildcards):
-            values = {one[index] for one in taken if index < len(one)}
-            if len(values) == 1 and (value := values.pop()) is not None and _is_literal(value):
-                yield Only(text, number, value)
+def _only(text: str, taken: Sequence[Sequence[str | None] | None]) -> Iterable[Only]:
+    """Yield the wildcards of a route that took one value in every run that used it, each of which has learnt it."""
+    for index, number in enumerate(
+        number for number, segment in enumerate(parse_route(text).segments, 1) if isinstance(segment, Star | Glob)
+    ):
+        values = {one[index] if one is not None and index < len(one) else None for one in taken}
+        if len(values) == 1 and (value := values.pop()) is not None and _is_literal(value):
+            yield Only(text, number, value)
 
 
 def _is_literal(value: str) -> bool:

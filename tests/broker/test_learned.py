@@ -99,7 +99,8 @@ async def test_a_run_learns_only_where_both_grants_say_so(tmp_path):
     desk.grants["memory"] = profile()
     await desk.reloader.reload()
     live.profiles["memory"].match("GET", b"/v1/items/8")
-    assert desk.house.registry.learned.of(run.run_id) == {"memory": {"GET /v1/items/*": ["7"]}}
+    # It could have been any value: the one that was kept is not the only one any more.
+    assert desk.house.registry.learned.of(run.run_id) == {"memory": {"GET /v1/items/*": [None]}}
     assert (await desk.operator("GET", f"/v1/admin/runs/{run.run_id}/learned", uid=4712)).status == 403
     await desk.stop()
 

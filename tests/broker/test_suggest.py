@@ -21,7 +21,7 @@ def test_entries_that_no_run_used_are_left_out_and_the_others_stay_as_written():
         trace(("p", "GET /v1/*/items/*", 2), ("other", "DELETE /v1/items/*", 9)),
         trace(("p", "GET /v1/*/items/*", 1), ("p", "POST /v1/items", 4), ("p", "GET /old", 1)),
     ]
-    found = suggest("p", ALLOW, traces, [])
+    found = suggest("p", ALLOW, traces, [{}, {}])
     assert found.used == (("POST /v1/items", 4), (ROUTE, 3))
     assert found.unused == ("DELETE /v1/items/*", "GET /v1/*.json")
     assert found.gone == ("GET /old",)
@@ -30,7 +30,11 @@ def test_entries_that_no_run_used_are_left_out_and_the_others_stay_as_written():
 
 
 def test_a_wildcard_that_took_one_value_in_all_runs_becomes_that_literal():
-    traces = [trace(("p", "GET /v1/*/items/*", 5), ("p", "DELETE /v1/items/*", 1), ("p", "GET /v1/*.json", 1))]
+    traces = [
+        trace(("p", "GET /v1/*/items/*", 5), ("p", "DELETE /v1/items/*", 1), ("p", "GET /v1/*.json", 1)),
+        trace(("p", "GET /v1/*/items/*", 2)),
+        trace(("p", "POST /v1/items", 1)),
+    ]
     learned = [
         {"p": {"GET /v1/*/items/*": ["acme", "1"], "DELETE /v1/items/*": ["7"], "GET /v1/*.json": ["a.json"]}},
         {"p": {"GET /v1/*/items/*": ["acme", "2"]}},
@@ -43,11 +47,18 @@ def test_a_wildcard_that_took_one_value_in_all_runs_becomes_that_literal():
         Only("GET /v1/*.json", 2, "a.json"),
     )
     assert found.narrowed == [
+        "POST /v1/items",
         {**ROUTE, "route": "GET /v1/acme/items/*"},
         "DELETE /v1/items/7",
         "GET /v1/a.json",
     ]
     profile(allow=found.narrowed)
+
+
+def test_a_run_that_used_a_route_and_learnt_nothing_of_it_leaves_the_wildcard():
+    traces = [trace(("p", "GET /v1/*.json", 1)), trace(("p", "GET /v1/*.json", 9))]
+    for other in ({}, {"p": {}}, {"other": {"GET /v1/*.json": ["a.json"]}}):
+        assert suggest("p", ALLOW, traces, [{"p": {"GET /v1/*.json": ["a.json"]}}, other]).only == ()
 
 
 def test_many_values_and_values_with_escapes_stay_wildcards():
@@ -67,7 +78,7 @@ def test_options_of_wildcards_go_with_the_last_of_them_and_no_route_stands_twice
 
 def test_what_was_refused_is_counted_over_the_runs():
     traces = [trace(denied=[("route-not-granted", "PUT /v1/items/*", 2), ("query-not-granted", None, 1)])] * 2
-    assert suggest("p", ALLOW, traces, []).denied == (
+    assert suggest("p", ALLOW, traces, [{}, {}]).denied == (
         ("query-not-granted", "", 2),
         ("route-not-granted", "PUT /v1/items/*", 4),
     )
