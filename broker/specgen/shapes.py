@@ -17,12 +17,16 @@ _NAME: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]{0,63}", re.ASCII)
 _FORMAT: Final = re.compile(r"[a-z][a-z0-9-]{0,31}", re.ASCII)
 _LONGEST_NAME: Final = 100
 _DEPTH: Final = 4
+#: A member is not told twice when it is longer.
+_LONG: Final = 40
 
 
 def shape(schema: Mapping[str, Any], limit: int) -> str:
     """Return the schema in at most ``limit`` characters, or in the few that say its type.
 
-    What does not fit is cut to ``{…}`` and ``[…]``: every member of an object gets its share of the room.
+    What does not fit is cut to ``{…}`` and ``[…]``, and an object of many members to the first of them: every member of
+    an object gets its share of the room. A long member that is told like one before it is told by that one's name:
+    ``errors: [{…}], messages: as errors``.
     """
     text = _shape(schema, _DEPTH)
     if len(text) <= limit:
@@ -37,17 +41,41 @@ def shape(schema: Mapping[str, Any], limit: int) -> str:
 
 def _shared(schema: Mapping[str, Any], limit: int) -> str:
     members = schema["properties"]
-    shown = {name: _shape(member, 0) for name, member in members.items()}
+    whole = {name: _shape(member, _DEPTH) for name, member in members.items()}
+    again = _told_before(whole)
+    shown = {name: again.get(name) or _shape(member, 0) for name, member in members.items()}
     spare = limit - len(_braced(schema, shown))
     if spare < 0:
-        return _shape(schema, 0)
-    by_need = sorted(members, key=lambda name: len(_shape(members[name], _DEPTH)))
+        return _first(schema, shown, limit)
+    by_need = sorted((name for name in members if name not in again), key=lambda name: len(whole[name]))
     for done, name in enumerate(by_need):
         least = len(shown[name])
         text = shape(members[name], least + spare // (len(by_need) - done))
         spare -= max(len(text) - least, 0)
         shown[name] = text
     return _braced(schema, shown)
+
+
+def _first(schema: Mapping[str, Any], members: Mapping[str, str], limit: int) -> str:
+    """Return the object with as many of its members as there is room for."""
+    shown = dict(members)
+    while shown:
+        shown.popitem()
+        text = _braced(schema, shown).removesuffix("}") + f", {CUT}}}"
+        if shown and len(text) <= limit:
+            return text
+    return _shape(schema, 0)
+
+
+def _told_before(members: Mapping[str, str]) -> dict[str, str]:
+    """Return what stands for each long member that is told like one before it: that one's name."""
+    first: dict[str, str] = {}
+    again = {}
+    for name, text in members.items():
+        before = first.setdefault(text, name)
+        if before != name and len(text) > _LONG:
+            again[name] = f"as {member_name(before)}"
+    return again
 
 
 def member_name(name: str) -> str:
@@ -85,7 +113,8 @@ def _object(schema: Mapping[str, Any], depth: int) -> str:
         return "{name: " + _shape(rest, depth - 1) + "}" if rest and depth > 0 else "object"
     if depth <= 0:
         return "{" + CUT + "}"
-    return _braced(schema, {name: _shape(member, depth - 1) for name, member in properties.items()})
+    members = {name: _shape(member, depth - 1) for name, member in properties.items()}
+    return _braced(schema, members | _told_before(members))
 
 
 def _braced(schema: Mapping[str, Any], members: Mapping[str, str]) -> str:
