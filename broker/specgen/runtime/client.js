@@ -481,8 +481,8 @@
     const fields = fieldsOf(value);
     if (form === "multipart") return multipart(fields, media);
     const pairs = fields.map(([key, item]) => {
-      if (typeof item !== "string") throw new TypeError(key + ": a form holds no files");
-      return formText(key) + "=" + formText(item);
+      if (isFile(item)) throw new TypeError(key + ": a form holds no files");
+      return formText(key) + "=" + formText(isObject(item) ? json(item) : item);
     });
     return { media, text: pairs.join("&") };
   }
@@ -492,28 +492,31 @@
     for (const key of Object.keys(value)) {
       for (const item of Array.isArray(value[key]) ? value[key] : [value[key]]) {
         if (item === null || item === undefined) continue;
-        if (isBytes(item) || (isObject(item) && isBytes(item.bytes))) found.push([key, item]);
-        else found.push([key, isObject(item) ? json(item) : scalar(item, { id: key })]);
+        found.push([key, isBytes(item) || isObject(item) ? item : scalar(item, { id: key })]);
       }
     }
     return found;
+  }
+
+  // A file is bytes, or {name, bytes, type}.
+  function isFile(item) {
+    return isBytes(item) || (isObject(item) && isBytes(item.bytes));
   }
 
   function formText(text) {
     return utf8(text).replace(/[!'()*]/g, (mark) => "%" + mark.charCodeAt(0).toString(16).toUpperCase());
   }
 
-  // A file is bytes, or {name, bytes, type}.
   function multipart(fields, media) {
     const parts = fields.map(([key, item]) => {
-      const file = isBytes(item) ? { bytes: item } : isObject(item) ? item : null;
+      const file = isBytes(item) ? { bytes: item } : isFile(item) ? item : null;
       let head = 'Content-Disposition: form-data; name="' + quoted(key) + '"';
       if (file) {
         const type = file.type || "application/octet-stream";
         if (!HEADER.test(type)) throw new RangeError(key + ": that is no content type");
         head += '; filename="' + quoted(file.name || key) + '"\r\nContent-Type: ' + type;
-      }
-      return [bytesOf(head + "\r\n\r\n"), file ? file.bytes : bytesOf(item)];
+      } else if (isObject(item)) head += "\r\nContent-Type: application/json";
+      return [bytesOf(head + "\r\n\r\n"), file ? file.bytes : bytesOf(isObject(item) ? json(item) : item)];
     });
     // One character a byte: only to look whether the mark stands in a part.
     const seen = parts.map((part) => part.map((bytes) => Array.from(bytes, (one) => String.fromCharCode(one)).join("")).join(""));

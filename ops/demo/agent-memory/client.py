@@ -434,7 +434,7 @@ def _content(media: str, form: str, value: Any, name: str) -> tuple[bytes, str]:
     for key, item in fields:
         if isinstance(item, (bytes, tuple)):
             raise TypeError(f"{key}: a form holds no files")
-        pairs.append(_form(key) + "=" + _form(item))
+        pairs.append(_form(key) + "=" + _form(_json(item).decode() if isinstance(item, dict) else item))
     return "&".join(pairs).encode(), media
 
 
@@ -443,10 +443,8 @@ def _fields(value: dict[Any, Any]) -> Iterator[tuple[str, Any]]:
         if not isinstance(key, str):
             raise TypeError("the names of a form are str")
         for one in item if isinstance(item, list) else [item]:
-            if isinstance(one, dict):
-                yield key, _json(one).decode()
-            elif one is not None:
-                yield key, one if isinstance(one, (bytes, tuple)) else _text(one, {"id": key})
+            if one is not None:
+                yield key, one if isinstance(one, (bytes, tuple, dict)) else _text(one, {"id": key})
 
 
 def _form(text: str) -> str:
@@ -457,7 +455,9 @@ def _multipart(fields: list[tuple[str, Any]], media: str) -> tuple[bytes, str]:
     parts = []
     for key, item in fields:
         name, content, kind = item if isinstance(item, tuple) else (None, item, None)
-        if isinstance(content, bytes):
+        if isinstance(content, dict):
+            content, kind = _json(content).decode(), kind or "application/json"
+        elif isinstance(content, bytes):
             name, kind = name or key, kind or "application/octet-stream"
         head = f'Content-Disposition: form-data; name="{_quoted(key)}"'
         head += f'; filename="{_quoted(name)}"' if name is not None else ""

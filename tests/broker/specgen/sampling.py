@@ -17,6 +17,7 @@ _PLAIN = st.text("abcXYZ019-_~@+=", min_size=1, max_size=12)
 _ANY = st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs"), exclude_characters="%/\\;?#"), max_size=12)
 _INTEGERS = st.integers(-(10**18), 10**18)
 _NUMBERS = st.integers(-1000, 1000) | st.floats(-1000, 1000, allow_nan=False).map(lambda value: round(value, 3))
+_BY_KIND = {"integer": _INTEGERS, "number": _NUMBERS, "boolean": st.booleans()}
 
 
 def scalars(document: Any, at: SchemaAt) -> st.SearchStrategy[Any]:
@@ -25,13 +26,9 @@ def scalars(document: Any, at: SchemaAt) -> st.SearchStrategy[Any]:
     if known:
         return st.sampled_from([value for value in known if value is not None])
     kinds = schemas.types(document, at)
-    if kinds == {"integer"}:
-        return _INTEGERS
-    if kinds == {"number"}:
-        return _NUMBERS
-    if kinds == {"boolean"}:
-        return st.booleans()
-    return _ANY
+    if not kinds or not kinds <= _BY_KIND.keys():
+        return _ANY
+    return st.one_of([_BY_KIND[kind] for kind in sorted(kinds)])
 
 
 def values(document: Any, argument: Argument) -> st.SearchStrategy[Any]:
@@ -62,7 +59,7 @@ def segments(document: Any, operation: Operation, argument: Argument) -> st.Sear
     entry = operation.route
     free = isinstance(entry, dict) and entry.get("encoded") and entry.get("wide")
     kinds = schemas.types(document, argument.schema)
-    if schemas.enum_of(document, argument.schema) or (kinds and kinds <= {"integer", "number", "boolean"}):
+    if schemas.enum_of(document, argument.schema) or (kinds and kinds <= _BY_KIND.keys()):
         return scalars(document, argument.schema)
     text = _ANY if free else _PLAIN
     return text.filter(lambda value: bool(value.strip(".")))

@@ -271,6 +271,18 @@ def test_a_file_goes_as_a_part_of_its_own(clients):
     assert (other.body.encode(), other.content_type) == (sent.body, sent.content_type)
 
 
+def test_an_object_in_a_form_goes_as_json_and_as_a_part_it_says_so(clients):
+    sent = clients.both("multipart", {"a": {"x": [1, "ü"]}, "many": [{}, "text"]})
+    assert sent.body == (
+        b'--form-0\r\nContent-Disposition: form-data; name="a"\r\n'
+        b'Content-Type: application/json\r\n\r\n{"x":[1,"\xc3\xbc"]}\r\n'
+        b'--form-0\r\nContent-Disposition: form-data; name="many"\r\n'
+        b"Content-Type: application/json\r\n\r\n{}\r\n"
+        b'--form-0\r\nContent-Disposition: form-data; name="many"\r\n\r\ntext\r\n--form-0--\r\n'
+    )
+    assert clients.both("urlencoded", {"a": {"x": [1]}}).body == b"a=%7B%22x%22%3A%5B1%5D%7D"
+
+
 def test_bytes_that_are_no_text_do_not_go_through_a_host_function(clients):
     with pytest.raises(JavaScriptError, match="takes text"):
         clients.javascript("multipart", {"file": b"\xff\xfe"})
