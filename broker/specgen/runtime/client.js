@@ -32,8 +32,9 @@
 
   // The run may not make this call; nothing was sent. `nearest` are routes that it may call.
   class NotAllowedError extends Error {
-    constructor(call, nearest) {
-      super("not allowed, nothing was sent: " + call + (nearest.length ? "; nearest: " + nearest.join(", ") : ""));
+    constructor(call, nearest, why) {
+      const near = nearest.length ? "; nearest: " + nearest.join(", ") : "";
+      super("not allowed, nothing was sent: " + call + (why ? ": " + why : near));
       this.name = "NotAllowedError";
       this.nearest = nearest;
     }
@@ -124,8 +125,9 @@
       if (one.in === "header" && one.id in given) headers[one.name] = header(one, given[one.id]);
     }
     const routes = grant ? grant.routes : null;
-    if (routes && !routes.some((route) => within(route, operation.method, target, pairs, params))) {
-      throw new NotAllowedError(operation.method + " " + target, nearest(operation, routes));
+    const reasons = (routes || []).map((route) => unfit(route, operation.method, target, pairs, params));
+    if (routes && !reasons.includes("")) {
+      throw new NotAllowedError(operation.method + " " + target, nearest(operation, routes), reasons.find(Boolean));
     }
     const content = body(operation.body, given.body, operation.name);
     const answer = await send(way, operation.method, target, content, headers);
@@ -538,22 +540,26 @@
     return text.replace(/"/g, "%22").replace(/\r/g, "%0D").replace(/\n/g, "%0A");
   }
 
-  // Say whether a route takes a call, as far as can be judged here: what cannot be is left to the broker.
-  function within(entry, method, target, pairs, params) {
+  // Return why a route does not take the query of a call: "" when it does, null when it is another route. It is judged
+  // as far as it can be here; the rest is left to the broker.
+  function unfit(entry, method, target, pairs, params) {
     const route = typeof entry === "string" ? entry : entry.route;
     const space = route.indexOf(" ");
     const segments = target.split("?")[0].split("/");
     const wanted = route.slice(space + 1).split("/");
-    if (route.slice(0, space) !== method || segments.length !== wanted.length) return false;
-    if (!wanted.every((one, index) => fits(one, segments[index], params))) return false;
+    if (route.slice(0, space) !== method || segments.length !== wanted.length) return null;
+    if (!wanted.every((one, index) => fits(one, segments[index], params))) return null;
     const rules = (typeof entry === "string" ? null : entry.query) || {};
     const names = pairs.map(([name]) => name);
     for (const [name, value] of pairs) {
-      if (!has(rules, name) || !takes(rules[name], value, params)) return false;
+      if (!has(rules, name)) return "its query takes no " + name;
+      if (!takes(rules[name], value, params)) return "its query does not take this " + name;
       const twice = names.filter((each) => each === name).length > 1;
-      if (twice && !(isObject(rules[name]) && rules[name].repeat)) return false;
+      if (twice && !(isObject(rules[name]) && rules[name].repeat)) return "its query takes " + name + " once";
     }
-    return Object.keys(rules).every((name) => !(isObject(rules[name]) && rules[name].required) || names.includes(name));
+    const required = Object.keys(rules).filter((name) => isObject(rules[name]) && rules[name].required);
+    const missing = required.find((name) => !names.includes(name));
+    return missing === undefined ? "" : "its query needs " + missing;
   }
 
   function fits(wanted, segment, params) {

@@ -62,10 +62,10 @@ _MAX_DECODINGS = 8
 class NotAllowedError(Exception):
     """The run may not make this call; nothing was sent. ``nearest`` are routes that it may call."""
 
-    def __init__(self, call: str, nearest: list[str]) -> None:
-        """Take the call as method and target."""
+    def __init__(self, call: str, nearest: list[str], why: str = "") -> None:
+        """Take the call as method and target, and what is wrong with its query where that is all."""
         near = "; nearest: " + ", ".join(nearest) if nearest else ""
-        super().__init__("not allowed, nothing was sent: " + call + near)
+        super().__init__("not allowed, nothing was sent: " + call + (": " + why if why else near))
         self.nearest = nearest
 
 
@@ -164,10 +164,12 @@ class Client:
             if one["in"] == "header" and given.get(one["id"]) is not None
         }
         routes = (grant or {}).get("routes")
-        if routes is not None and not any(
-            _within(route, operation["method"], target, pairs, grant["params"] if grant else {}) for route in routes
-        ):
-            raise NotAllowedError(operation["method"] + " " + target, _nearest(operation, routes))
+        if routes is not None:
+            params = grant["params"] if grant else {}
+            unfit = [_unfit(route, operation["method"], target, pairs, params) for route in routes]
+            if "" not in unfit:
+                why = next((one for one in unfit if one), "")
+                raise NotAllowedError(operation["method"] + " " + target, _nearest(operation, routes), why)
         content, content_type = _body(operation.get("body"), given.get("body"), operation["name"])
         answer = self._send(operation["method"], self._path + target, content, content_type, headers)
         if not 200 <= answer.status < 300:
@@ -409,11 +411,7 @@ def _json(value: Any) -> bytes:
 
 def _body(body: dict[str, Any] | None, value: Any, name: str) -> tuple[bytes | None, str | None]:
     """Return the content and its type."""
-    if body is None:
-        return None, None
-    if value is None:
-        if body.get("required"):
-            raise TypeError(f"{name}() needs a body")
+    if body is None or value is None:
         return None, None
     return _content(body["media"], body["form"], value, name)
 
@@ -494,24 +492,30 @@ def _code(body: Any) -> str | None:
     return code if isinstance(code, str) else None
 
 
-def _within(entry: Any, method: str, target: str, pairs: list[tuple[str, str]], params: dict[str, str]) -> bool:
-    """Say whether a route takes a call, as far as can be judged here: what cannot be is left to the broker."""
+def _unfit(entry: Any, method: str, target: str, pairs: list[tuple[str, str]], params: dict[str, str]) -> str | None:
+    """Return why a route does not take the query of a call: "" when it does, None when it is another route.
+
+    It is judged as far as it can be here; the rest is left to the broker.
+    """
     route = entry["route"] if isinstance(entry, dict) else entry
     own, _, path = route.partition(" ")
     segments, wanted = target.partition("?")[0].split("/"), path.split("/")
     if own != method or len(segments) != len(wanted):
-        return False
+        return None
     if not all(_fits(one, segment, params) for one, segment in zip(wanted, segments)):
-        return False
+        return None
     rules = (entry.get("query") if isinstance(entry, dict) else None) or {}
     names = [name for name, _ in pairs]
     for name, value in pairs:
         rule = rules.get(name)
-        if rule is None or not _takes(rule, value, params):
-            return False
+        if rule is None:
+            return f"its query takes no {name}"
+        if not _takes(rule, value, params):
+            return f"its query does not take this {name}"
         if names.count(name) > 1 and not (isinstance(rule, dict) and rule.get("repeat")):
-            return False
-    return all(name in names for name, rule in rules.items() if isinstance(rule, dict) and rule.get("required"))
+            return f"its query takes {name} once"
+    required = [name for name, rule in rules.items() if isinstance(rule, dict) and rule.get("required")]
+    return next((f"its query needs {name}" for name in required if name not in names), "")
 
 
 def _fits(wanted: str, segment: str, params: dict[str, str]) -> bool:
@@ -566,13 +570,13 @@ def _method(operation: dict[str, Any]) -> Callable[..., Any]:
     for one in [*positional, *operation.get("arguments", ())]:
         keyword = one["in"] in ("query", "header")
         sort = inspect.Parameter.KEYWORD_ONLY if keyword else inspect.Parameter.POSITIONAL_OR_KEYWORD
-        needed = one.get("required") or one["in"] == "path"
-        default = inspect.Parameter.empty if needed else None
+        default = inspect.Parameter.empty if one.get("required") or one["in"] == "path" else None
         parameters.append(inspect.Parameter(one["id"], sort, default=default, annotation=_TYPES.get(one["type"], Any)))
         if one.get("doc"):
             notes.append(f"{one['id']}: {one['doc']}")
     signature = inspect.Signature(parameters)
     known = [one.name for one in parameters[1:]]
+    needed = [one.name for one in parameters[1:] if one.default is inspect.Parameter.empty]
     name = operation["name"]
 
     def call(self: Client, /, *arguments: Any, **named: Any) -> Any:
@@ -584,6 +588,9 @@ def _method(operation: dict[str, Any]) -> Callable[..., Any]:
             bound = signature.bind(self, *arguments, **named)
         except TypeError as error:
             raise TypeError(f"{name}(): {error}; it is {name}{signature}") from None
+        for one in needed:
+            if bound.arguments[one] is None:
+                raise TypeError(f"{name}() needs {one}; it is {name}{signature}")
         return self._call(operation, {key: value for key, value in bound.arguments.items() if key != "self"})
 
     call.__name__ = name
