@@ -5,26 +5,24 @@ There is no code that a document could shape: what it says is JSON in a text lit
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cache
 from importlib import resources
 from typing import Any, Final
 
 from broker.specgen import schemas
 from broker.specgen.document import Document
+from broker.specgen.entries import MAX_ARGUMENT_HELP, help_paragraphs
 from broker.specgen.filling import literal
 from broker.specgen.model import Api, Argument, Body, Operation, RouteEntry
 from broker.specgen.stamp import stamp
 from broker.specgen.stubs import javascript_stub, python_stub
-from broker.specgen.texts import one_line, paragraph
+from broker.specgen.texts import one_line
 
 _TABLES: Final = {
     "client.py": (b'\n_TABLE = "{}"  # the API\n', "_TABLE = {}  # the API"),
     "client.js": (b'\n  var TABLE = "{}"; // the API\n', "  var TABLE = {}; // the API"),
 }
-#: Longest description of an operation, and of one argument, in the data.
-_MAX_DOC: Final = 800
-_MAX_ARGUMENT_DOC: Final = 200
 
 
 def python_client(
@@ -88,7 +86,7 @@ def _operation(document: Document, operation: Operation) -> dict[str, Any]:
             arguments=[_argument(document, one) for one in others],
             fixed=[list(pair) for pair in operation.fixed_query],
             body=_body(document, operation.body),
-            doc="\n\n".join(_doc(operation)),
+            doc="\n\n".join(help_paragraphs(operation)),
         ),
     }
 
@@ -113,7 +111,7 @@ def _argument(document: Document, one: Argument) -> dict[str, Any]:
             explode=one.explode,
             shape="" if one.shape == "scalar" else one.shape,
             members=list(one.members),
-            doc=one_line(one.description, _MAX_ARGUMENT_DOC),
+            doc=one_line(one.description, MAX_ARGUMENT_HELP),
         ),
     }
 
@@ -138,19 +136,6 @@ def _body(document: Document, body: Body | None) -> dict[str, Any] | None:
         return None
     kind = only_type(schemas.types(document, body.schema))
     return {"media": body.media, "form": body.form, **_there(required=body.required, type=kind)}
-
-
-def _doc(operation: Operation) -> Iterator[str]:
-    summary = one_line(operation.summary, _MAX_ARGUMENT_DOC)
-    text = paragraph(operation.description, _MAX_DOC)
-    if summary:
-        yield summary
-    if text and text != summary:
-        yield text
-    if operation.destructive:
-        yield "Destructive: " + one_line(operation.destructive, _MAX_ARGUMENT_DOC)
-    if operation.deprecated:
-        yield "Deprecated."
 
 
 def _there(**members: Any) -> dict[str, Any]:

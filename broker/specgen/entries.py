@@ -10,13 +10,17 @@ from broker.specgen.granted import Granted, Narrowed
 from broker.specgen.jsonschemas import Limits, json_schema
 from broker.specgen.model import Argument, Body, Operation
 from broker.specgen.shapes import member_name, shape
-from broker.specgen.texts import CUT, one_line, quoted
+from broker.specgen.texts import CUT, one_line, paragraph, quoted
 
 #: What stands before an operation that is not called without asking.
 ASK: Final = "ASK FIRST"
 
+#: Longest description of an argument in the help of a client.
+MAX_ARGUMENT_HELP: Final = 200
+
 _SUMMARY: Final = 120
 _DESCRIPTION: Final = 400
+_HELP: Final = 800
 _REMARK: Final = 160
 _SHAPE: Final = 240
 _RESULT: Final = 400
@@ -71,6 +75,22 @@ def index_line(granted: Granted, *, told: Container[str]) -> str:
 def entry(document: Document, granted: Granted, *, told: Container[str]) -> str:
     """Return the operation in full, a few indented lines; ``told`` are arguments that are told elsewhere."""
     return "\n  ".join(_lines(document, granted, told))
+
+
+def help_paragraphs(operation: Operation) -> Iterator[str]:
+    """Yield what the help of a client says of the operation; the first line alone tells whether to ask first."""
+    summary = one_line(operation.summary, MAX_ARGUMENT_HELP)
+    text = paragraph(operation.description, _HELP)
+    if operation.destructive:
+        yield f"{ASK}: {summary}" if summary else ASK
+    elif summary:
+        yield summary
+    if text and text != summary:
+        yield text
+    if operation.destructive:
+        yield f"It may destroy something: {one_line(operation.destructive, MAX_ARGUMENT_HELP)}"
+    if operation.deprecated:
+        yield "Deprecated."
 
 
 def narrowed_text(narrowed: Narrowed) -> str:

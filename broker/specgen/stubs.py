@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.specgen.document import Document
+from broker.specgen.entries import MAX_ARGUMENT_HELP, help_paragraphs
 from broker.specgen.model import Api, Argument, Operation
 from broker.specgen.stamp import stamp
-from broker.specgen.texts import one_line, paragraph
+from broker.specgen.texts import one_line
 from broker.specgen.types import ListOf, Member, Named, OneOf, Type, Types, Union
 
-_MAX_DOC: Final = 800
-_MAX_ARGUMENT_DOC: Final = 200
 _WORD: Final = re.compile(r"\w+", re.ASCII)
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*", re.ASCII)
 
@@ -182,16 +181,11 @@ def _result(types: Types, operation: Operation) -> Type:
 
 def _docs(operation: Operation) -> str:
     arguments = [
-        f"{one.identifier}: {one_line(one.description, _MAX_ARGUMENT_DOC)}"
+        f"{one.identifier}: {one_line(one.description, MAX_ARGUMENT_HELP)}"
         for one in operation.arguments
         if one.description and one.place != "run"
     ]
-    lines = [
-        one_line(operation.summary, _MAX_ARGUMENT_DOC),
-        paragraph(operation.description, _MAX_DOC),
-        f"{operation.method} {operation.template}",
-        "\n".join(arguments),
-    ]
+    lines = [*help_paragraphs(operation), f"{operation.method} {operation.template}", "\n".join(arguments)]
     return "\n\n".join(line for line in lines if line)
 
 

@@ -97,7 +97,8 @@
     // The operations that have all these words in their name, route or description.
     add("find", (text) => {
       const words = String(text === undefined ? "" : text).toLowerCase().split(/\s+/);
-      return API.operations.map(line).filter((one) => words.every((word) => one.toLowerCase().includes(word)));
+      const searched = (one) => (line(one) + " " + (one.doc || "")).toLowerCase();
+      return API.operations.filter((one) => words.every((word) => searched(one).includes(word))).map(line);
     });
     return Object.freeze(client);
   }
@@ -107,7 +108,7 @@
     const options = (operation.arguments || []).map((one) => one.id + (one.required ? "" : "?"));
     const all = options.length ? names.concat("{" + options.join(", ") + "}") : names;
     const head = operation.name + "(" + all.join(", ") + "): " + operation.method + " " + operation.template;
-    return operation.doc ? head + "  " + operation.doc.split("\n").join(" ") : head;
+    return operation.doc ? head + "  " + operation.doc.split("\n")[0] : head;
   }
 
   function positional(operation) {

@@ -225,9 +225,11 @@ export interface Client {
    * account_id: The account.
    * namespace_name: The namespace. */
   agent_memory_namespace_get(account_id: string, namespace_name: string): Promise<agent_memory_namespace_get_result>;
-  /** Delete a namespace
+  /** ASK FIRST: Delete a namespace
    * 
    * Deletes a namespace with all profiles and memories in it.
+   * 
+   * It may destroy something: DELETE removes what it names
    * 
    * DELETE /client/v4/accounts/{account_id}/agent-memory/namespaces/{namespace_name}
    * 
@@ -245,9 +247,11 @@ export interface Client {
    * per_page: How many to answer at most.
    * cursor: Where the page before ended: its result_info.cursor. */
   agent_memory_profile_list(account_id: string, namespace_name: string, options?: { per_page?: number; cursor?: string }): Promise<agent_memory_profile_list_result>;
-  /** Delete a profile
+  /** ASK FIRST: Delete a profile
    * 
    * Deletes a profile with its memories and messages.
+   * 
+   * It may destroy something: This deletes everything that is remembered in the profile.
    * 
    * DELETE /client/v4/accounts/{account_id}/agent-memory/namespaces/{namespace_name}/profiles/{profile_name}
    * 
@@ -290,9 +294,11 @@ export interface Client {
    * profile_name: The profile.
    * memory_id: The memory. */
   agent_memory_memory_get(account_id: string, namespace_name: string, profile_name: string, memory_id: string): Promise<agent_memory_memory_get_result>;
-  /** Delete a memory
+  /** ASK FIRST: Delete a memory
    * 
    * Deletes one memory with the messages it came from, and answers what it was.
+   * 
+   * It may destroy something: This deletes the memory and the messages it came from.
    * 
    * DELETE /client/v4/accounts/{account_id}/agent-memory/namespaces/{namespace_name}/profiles/{profile_name}/memories/{memory_id}
    * 
@@ -321,9 +327,11 @@ export interface Client {
    * namespace_name: The namespace.
    * profile_name: The profile. */
   agent_memory_remember(account_id: string, namespace_name: string, profile_name: string, body: agent_memory_remember_body): Promise<agent_memory_remember_result>;
-  /** Delete what a session left
+  /** ASK FIRST: Delete what a session left
    * 
    * Deletes the memories and messages of one session and leaves the others. A session without any is no fault.
+   * 
+   * It may destroy something: This deletes everything that the session left in the profile.
    * 
    * DELETE /client/v4/accounts/{account_id}/agent-memory/namespaces/{namespace_name}/profiles/{profile_name}/sessions/{session_id}
    * 

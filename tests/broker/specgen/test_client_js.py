@@ -382,3 +382,23 @@ def test_operations_are_found_by_words_of_theirs():
     made = engine()
     assert made.call("api", "find", ["GET comma"]) == ["comma({q?}): GET /comma"]
     assert len(made.call("api", "find", [])) == len(PATHS)
+
+
+def test_an_operation_that_destroys_is_marked_where_it_is_found_and_in_every_help(tmp_path):
+    told = {"summary": "Drop it", "description": "It is gone then.", "deprecated": True}
+    written = pair.files(*pair.read({"/a/{id}": {"delete": {**op("drop", path("id")), **told}}}))
+    with Recorded() as recorded:
+        clients = Pair(written, recorded, tmp_path)
+    (line,) = clients.engine.call("api", "find", ["gone DELETE"])
+    assert line == "drop(id): DELETE /a/{id}  ASK FIRST: Drop it"
+    assert clients.client.find("gone DELETE") == [line.replace("(id)", "(id: str)")]
+    help_text = [
+        "ASK FIRST: Drop it",
+        "It is gone then.",
+        "It may destroy something: DELETE removes what it names",
+        "Deprecated.",
+        "DELETE /a/{id}",
+    ]
+    assert clients.client.drop.__doc__.split("\n\n") == help_text
+    assert repr("\n\n".join(help_text)) in written["client.pyi"].decode()
+    assert "/** " + "\n   * \n   * ".join(help_text) + " */" in written["client.d.ts"].decode()
