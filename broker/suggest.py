@@ -7,9 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from broker.specgen.model import RouteEntry, route_text
 from config.routes import Glob, Literal, Star, parse_route
-
-Entry = str | dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,30 +30,30 @@ class Suggestion:
     knows it, by route.
     """
 
-    used: tuple[tuple[Entry, int], ...]
-    unused: tuple[Entry, ...]
+    used: tuple[tuple[RouteEntry, int], ...]
+    unused: tuple[RouteEntry, ...]
     gone: tuple[str, ...]
     only: tuple[Only, ...]
     denied: tuple[tuple[str, str, int], ...]
 
     @property
-    def allow(self) -> list[Entry]:
+    def allow(self) -> list[RouteEntry]:
         """The used entries, as they are written."""
         return [entry for entry, _ in self.used]
 
     @property
-    def narrowed(self) -> list[Entry]:
+    def narrowed(self) -> list[RouteEntry]:
         """The used entries, with literals where only one value was taken; none stands twice."""
-        entries: dict[str, Entry] = {}
+        entries: dict[str, RouteEntry] = {}
         for entry in self.allow:
-            narrowed = _narrow(entry, [one for one in self.only if one.route == _text(entry)])
-            entries.setdefault(parse_route(_text(narrowed)).shape, narrowed)
+            narrowed = _narrow(entry, [one for one in self.only if one.route == route_text(entry)])
+            entries.setdefault(parse_route(route_text(narrowed)).shape, narrowed)
         return list(entries.values())
 
 
 def suggest(
     profile: str,
-    allow: Sequence[Entry],
+    allow: Sequence[RouteEntry],
     traces: Iterable[Mapping[str, Any]],
     learned: Iterable[Mapping[str, Mapping[str, Sequence[str | None]]]],
 ) -> Suggestion:
@@ -73,7 +72,7 @@ def suggest(
                 taken.setdefault(row["route"], []).append(one.get(profile, {}).get(row["route"]))
         for row in trace["denied_by"]:
             denied[row["code"], row["template"] or ""] += row["count"]
-    written = {_text(entry): entry for entry in allow}
+    written = {route_text(entry): entry for entry in allow}
     return Suggestion(
         used=tuple((entry, calls[text]) for text, entry in written.items() if calls[text]),
         unused=tuple(entry for text, entry in written.items() if not calls[text]),
@@ -101,10 +100,10 @@ def _is_literal(value: str) -> bool:
         return False
 
 
-def _narrow(entry: Entry, only: Sequence[Only]) -> Entry:
+def _narrow(entry: RouteEntry, only: Sequence[Only]) -> RouteEntry:
     if not only:
         return entry
-    route = parse_route(_text(entry))
+    route = parse_route(route_text(entry))
     values = {one.segment: one.value for one in only}
     segments = [values.get(number, str(segment)) for number, segment in enumerate(route.segments, 1)]
     text = f"{route.method} /" + "/".join([*segments, ""] if route.trailing_slash else segments)
@@ -116,7 +115,3 @@ def _narrow(entry: Entry, only: Sequence[Only]) -> Entry:
         kept.pop("encoded", None)
         kept.pop("wide", None)
     return text if kept.keys() == {"route"} else kept
-
-
-def _text(entry: Entry) -> str:
-    return entry if isinstance(entry, str) else str(entry["route"])

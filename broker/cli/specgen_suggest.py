@@ -11,6 +11,7 @@ import typer
 
 from broker.admin_client import AdminClient
 from broker.cli import options
+from broker.specgen.model import route_text
 from broker.suggest import Suggestion
 from broker.suggest import suggest as suggested
 from config.console import commands, terminal
@@ -84,9 +85,9 @@ def _tell(profile: str, runs: int, found: Suggestion, *, learns: bool) -> None:
     entries = len(found.used) + len(found.unused)
     terminal.say(f"{terminal.count(runs, 'run')} used {len(found.used)} of the {entries} routes of {profile}")
     for entry, calls in found.used:
-        terminal.note(f"  used    {_text(entry)}  ({terminal.count(calls, 'call')})")
+        terminal.note(f"  used    {route_text(entry)}  ({terminal.count(calls, 'call')})")
     for entry in found.unused:
-        terminal.note(f"  unused  {_text(entry)}")
+        terminal.note(f"  unused  {route_text(entry)}")
     for text in found.gone:
         terminal.note(f"  used, and not granted any more: {text}")
     for one in found.only:
@@ -95,7 +96,3 @@ def _tell(profile: str, runs: int, found: Suggestion, *, learns: bool) -> None:
         terminal.note(f"  refused {count} times: {code}" + (f", {template}" if template else ""))
     if not learns:
         terminal.note('  with "learn": true in the profile it is also said which wildcards took one value only')
-
-
-def _text(entry: Any) -> str:
-    return entry if isinstance(entry, str) else str(entry["route"])

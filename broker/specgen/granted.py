@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
-from broker.specgen.model import Argument, Operation, RouteEntry
+from broker.specgen.model import Argument, Operation, RouteEntry, route_text
 from config.routes import PARAM_NAME, parse_route
 
 _ARGUMENT: Final = re.compile(r"\{([^{}]*)\}")
@@ -90,7 +90,7 @@ class _Index:
     def __init__(self, granted: Sequence[RouteEntry]) -> None:
         self._roots: dict[tuple[str, int], dict[str, Any]] = {}
         for entry in granted:
-            route = parse_route(entry if isinstance(entry, str) else str(entry["route"]))
+            route = parse_route(route_text(entry))
             segments = tuple(map(str, route.positions))
             node = self._roots.setdefault((route.method, len(segments)), {})
             for segment in segments[:-1]:

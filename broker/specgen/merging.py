@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from broker.specgen.model import RouteEntry
+from broker.specgen.model import RouteEntry, route_text
 from config.catalog import Outranking, document
 from config.grants import Profile, RouteRule, parse_grants
 from config.query import Rule, compile_query
@@ -21,12 +21,7 @@ _MOST_COVERS: Final = 100_000
 
 def shape_of(entry: RouteEntry) -> str:
     """Return what makes two entries the same route."""
-    return parse_route(text_of(entry)).shape
-
-
-def text_of(entry: RouteEntry) -> str:
-    """Return the template of an entry."""
-    return entry if isinstance(entry, str) else str(entry["route"])
+    return parse_route(route_text(entry)).shape
 
 
 def merged(entries: Iterable[RouteEntry]) -> tuple[RouteEntry, ...]:
@@ -51,7 +46,7 @@ def covered(catalog: Sequence[RouteEntry], *, shown: int) -> dict[str, tuple[lis
     """
     if len(catalog) > _MOST_ROUTES:
         return None
-    rules = [RouteRule(parse_route(text_of(entry))) for entry in catalog]
+    rules = [RouteRule(parse_route(route_text(entry))) for entry in catalog]
     outranking = Outranking(_nothing_granted(), map(document, rules))
     found: dict[str, tuple[list[str], int]] = {}
     total = 0

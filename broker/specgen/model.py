@@ -27,6 +27,11 @@ Level: TypeAlias = Literal["warn", "limit", "stop"]
 MAX_TOOL_NAME: Final = 64
 
 
+def route_text(entry: RouteEntry) -> str:
+    """Return the template of an entry, ``METHOD /path``."""
+    return entry if isinstance(entry, str) else str(entry["route"])
+
+
 @dataclass(frozen=True, slots=True)
 class Note:
     """Something that the operator should know: where, what, and what to do about it."""
@@ -114,7 +119,7 @@ class Operation:
     @property
     def route_text(self) -> str:
         """The route's template, ``METHOD /path``."""
-        return self.route if isinstance(self.route, str) else str(self.route["route"])
+        return route_text(self.route)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
