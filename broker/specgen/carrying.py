@@ -47,7 +47,8 @@ class Carrying:
         if lost is not None:
             return None, (lost,)
         try:
-            path = read_path(found.path, child("#/paths", found.path))
+            settled = {*self.choices.bind, *self.choices.params}
+            path = read_path(found.path, child("#/paths", found.path), settled)
             notes.extend(path.notes)
             self._check_fixed(path)
             parameters = self._parameters(found, path)

@@ -7,7 +7,7 @@ with every call. What stands in braces is a parameter's name, whatever character
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 from urllib.parse import unquote
@@ -64,8 +64,8 @@ class Path:
         return base + "".join(fillings[piece.text] if isinstance(piece, Name) else piece for piece in self.pieces)
 
 
-def read_path(key: str, pointer: str) -> Path:
-    """Read a path key.
+def read_path(key: str, pointer: str, settled: Container[str] = ()) -> Path:
+    """Read a path key; ``settled`` are names whose value the code does not choose.
 
     Errors: ``PathError`` for what is no path, or cannot be carried.
     """
@@ -75,7 +75,7 @@ def read_path(key: str, pointer: str) -> Path:
         raise PathError("a path begins with /", "mend the document")
     text, query, fragment = _cut(key)
     pieces = tuple(_pieces(text))
-    notes = list(_oddities(text, pieces, pointer))
+    notes = list(_oddities(text, pieces, pointer, settled))
     if fragment is not None:
         notes.append(
             Note("warn", pointer, "what follows # in the path is never sent and tells only the document apart")
@@ -167,14 +167,14 @@ def _check_name(name: str, *, closed: bool) -> None:
         raise PathError(f"the parameter {quoted(name, 40)} stands for several segments", _SPELL)
 
 
-def _oddities(text: str, pieces: tuple[Piece, ...], pointer: str) -> Iterator[Note]:
+def _oddities(text: str, pieces: tuple[Piece, ...], pointer: str, settled: Container[str]) -> Iterator[Note]:
     names = [piece.text for piece in pieces if isinstance(piece, Name)]
     if _EXPRESS.search(text):
         yield Note(
             "warn", pointer, "a segment looks like a parameter (:name) and is literal text", "write it as {name}"
         )
     for name in dict.fromkeys(names):
-        if names.count(name) > 1:
+        if names.count(name) > 1 and name not in settled:
             reason = (
                 f"{quoted(name, 40)} stands in the path more than once; the client sends one value, a route takes two"
             )

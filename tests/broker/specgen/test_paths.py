@@ -83,6 +83,11 @@ def test_a_name_that_stands_twice_is_one_argument_and_a_limit():
     assert only(found).status == "limited"
 
 
+@pytest.mark.parametrize("choices", [{"bind": {"id": "7"}}, {"params": {"id": "[0-9]+"}}])
+def test_a_name_that_stands_twice_is_no_limit_where_the_code_does_not_choose_its_value(choices):
+    assert only(api({"/a/{id}/b/{id}": get()}, choices=choices)).status == "carried"
+
+
 @pytest.mark.parametrize("key", ["/a/{", "/a/}", "/a/{x", "/a/x}", "/a/{{x}}", "/a/{x}}", "/{a/b", "/a/{x{y}"])
 def test_braces_that_do_not_match_are_not_carried(key):
     assert stop(api({key: get()})).remedy == "mend the document"
