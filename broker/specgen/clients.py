@@ -23,6 +23,9 @@ _TABLES: Final = {
     "client.py": (b'\n_TABLE = "{}"  # the API\n', "_TABLE = {}  # the API"),
     "client.js": (b'\n  var TABLE = "{}"; // the API\n', "  var TABLE = {}; // the API"),
 }
+#: So much of an operation's tags is searched by.
+_MAX_TAGS: Final = 8
+_MAX_TAG: Final = 80
 
 
 def python_client(
@@ -86,6 +89,7 @@ def _operation(document: Document, operation: Operation) -> dict[str, Any]:
             arguments=[_argument(document, one) for one in others],
             fixed=[list(pair) for pair in operation.fixed_query],
             body=_body(document, operation.body),
+            tags=[one_line(tag, _MAX_TAG) for tag in operation.tags[:_MAX_TAGS]],
             doc="\n\n".join(help_paragraphs(operation)),
         ),
     }

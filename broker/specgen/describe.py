@@ -113,7 +113,7 @@ class _Text:
         yield ""
 
     def _further(self) -> Iterator[str]:
-        yield f'To look further: {self._name}.find("text") lists the operations that have a text in them; in Python,'
+        yield f'To look further: {self._name}.find("words") lists the operations that have all of them; in Python,'
         yield f"help({self._name}.NAME) tells all about one."
         yield ""
 

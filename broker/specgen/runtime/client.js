@@ -94,10 +94,10 @@
       const content = absent ? null : plain ? { media: type, text: body } : { media: type, value: body };
       return send(way, method, path, content, extra.headers || {});
     });
-    // The operations that have all these words in their name, route or description.
+    // The operations that have all these words in their name, route, tags or description.
     add("find", (text) => {
       const words = String(text === undefined ? "" : text).toLowerCase().split(/\s+/);
-      const searched = (one) => (line(one) + " " + (one.doc || "")).toLowerCase();
+      const searched = (one) => [line(one), ...(one.tags || []), one.doc || ""].join(" ").toLowerCase();
       return API.operations.filter((one) => words.every((word) => searched(one).includes(word))).map(line);
     });
     return Object.freeze(client);

@@ -137,14 +137,15 @@ class Client:
         return self._send(method, self._path + path, content, content_type, headers or {})
 
     def find(self, text: str = "") -> list[str]:
-        """List the operations that have all these words in their name, route or description."""
+        """List the operations that have all these words in their name, route, tags or description."""
         words = text.lower().split()
         found = []
         for one in _API["operations"]:
             signature = inspect.signature(getattr(self, one["name"]))
             line = f"{one['name']}{signature}: {one['method']} {one['template']}"
             summary = one.get("doc", "").partition("\n")[0]
-            if all(word in (line + " " + one.get("doc", "")).lower() for word in words):
+            searched = " ".join([line, *one.get("tags", ()), one.get("doc", "")]).lower()
+            if all(word in searched for word in words):
                 found.append(line + (f"  {summary}" if summary else ""))
         return found
 

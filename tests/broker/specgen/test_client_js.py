@@ -384,6 +384,15 @@ def test_operations_are_found_by_words_of_theirs():
     assert len(made.call("api", "find", [])) == len(PATHS)
 
 
+def test_operations_are_found_by_their_tags_in_either(tmp_path):
+    written = pair.files(*pair.read({"/a": {"get": {**op("one"), "tags": ["Billing", "x" * 1000]}, "put": op("two")}}))
+    with Recorded() as recorded:
+        clients = Pair(written, recorded, tmp_path)
+    assert clients.client.find("billing get") == ["one(): GET /a"]
+    assert clients.engine.call("api", "find", ["billing get"]) == ["one(): GET /a"]
+    assert clients.client.find("x" * 100) == clients.engine.call("api", "find", ["x" * 100]) == []
+
+
 def test_an_operation_that_destroys_is_marked_where_it_is_found_and_in_every_help(tmp_path):
     told = {"summary": "Drop it", "description": "It is gone then.", "deprecated": True}
     written = pair.files(*pair.read({"/a/{id}": {"delete": {**op("drop", path("id")), **told}}}))

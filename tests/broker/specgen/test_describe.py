@@ -102,7 +102,7 @@ def test_it_always_says_how_many_of_how_many_are_shown(count, shown):
 def test_a_large_document_is_told_by_tag_and_how_to_look_further():
     text = told(hostile.many(2000, tags=50))
     assert '  "tag 7": 40 operations\n' in text
-    assert 'api.find("text")' in text
+    assert 'api.find("words")' in text
     assert "… and 1,939 more tags\n" in told(hostile.many(2000, tags=2000), limit=2_500)
 
 
