@@ -74,7 +74,7 @@ def read_result(document: Document, operation: Mapping[str, Any], operation_poin
     responses = operation.get("responses")
     if not isinstance(responses, Mapping):
         return None
-    codes = [code for code in responses if isinstance(code, str) and _SUCCESS.fullmatch(code)]
+    codes = [code for code in responses if _SUCCESS.fullmatch(code)]
     for code in codes or ["default"]:
         pointer = child(operation_pointer, "responses", code)
         try:
@@ -97,9 +97,8 @@ def _offered(document: Document, content: Any, pointer: str) -> Iterator[tuple[s
     if not isinstance(content, Mapping):
         return
     for written, node in list(content.items())[:_MAX_MEDIA]:
-        place = child(pointer, written) if isinstance(written, str) else pointer
         try:
-            described, place = document.resolve(node, place)
+            described, place = document.resolve(node, child(pointer, written))
         except UnresolvedError:
             continue
         if not isinstance(described, Mapping):
@@ -109,10 +108,8 @@ def _offered(document: Document, content: Any, pointer: str) -> Iterator[tuple[s
             yield media, _form(media), described, place
 
 
-def _media(document: Document, written: Any, described: Mapping[str, Any], place: str) -> str | None:
+def _media(document: Document, written: str, described: Mapping[str, Any], place: str) -> str | None:
     """Return the Content-Type to send for a media type as written, which may be a range."""
-    if not isinstance(written, str):
-        return None
     text = written.strip()
     if _RANGE.fullmatch(text):
         kinds = schemas.types(document, SchemaAt(described.get("schema", {}), child(place, "schema")))

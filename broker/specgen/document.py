@@ -25,7 +25,8 @@ class Document:
     """A document and the files that it refers to.
 
     ``name`` is the file's own name, ``minor`` the 0 of 3.0, ``sha256`` that of the document's bytes, the files that it
-    refers to not included. ``root`` has ``paths`` with at least one path; every other member may be of any type.
+    refers to not included. ``root`` has ``paths`` with at least one path; every other member may be of any type,
+    but names are text everywhere.
     """
 
     def __init__(self, files: _Files, root: Mapping[str, Any], version: str, minor: int) -> None:

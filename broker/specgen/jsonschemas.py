@@ -149,8 +149,7 @@ def _properties(parts: Sequence[SchemaAt]) -> dict[str, SchemaAt]:
     for part in parts:
         properties = part.schema.get("properties")
         for name, member in properties.items() if isinstance(properties, Mapping) else ():
-            if isinstance(name, str):
-                found.setdefault(name, SchemaAt(member, child(part.pointer, "properties", name)))
+            found.setdefault(name, SchemaAt(member, child(part.pointer, "properties", name)))
     return found
 
 

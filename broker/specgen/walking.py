@@ -81,7 +81,7 @@ def walk(document: Document, path: str, notes: list[Note]) -> Iterator[Found]:
         base = pointer if own else item_pointer
         if name == _MORE:
             yield from _additional(path, node, child(base, name))
-        elif isinstance(name, str) and name.lower() in _METHODS:
+        elif name.lower() in _METHODS:
             at = Found(method=name.upper(), path=path, pointer=child(base, name), item=item, item_pointer=item_pointer)
             yield _operation(document, name, node, at)
 
