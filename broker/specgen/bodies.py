@@ -116,7 +116,7 @@ def _media(document: Document, written: str, described: Mapping[str, Any], place
         if text in ("*/*", "application/*") and kinds & {"object", "array"}:
             return "application/json"
         return "text/plain" if text == "text/*" else "application/octet-stream"
-    return text if _MEDIA.fullmatch(text) and "*" not in text else None
+    return text if _MEDIA.fullmatch(text) else None
 
 
 def _form(media: str) -> _Form:

@@ -77,8 +77,8 @@ def walk(document: Document, path: str, notes: list[Note]) -> Iterator[Found]:
         yield Found(method="", path=path, pointer=pointer, lost=lost)
         return
     for name, node in item.items():
-        own = isinstance(written, Mapping) and name in written and name != "$ref"
-        base = pointer if own else item_pointer
+        # Beside a reference, what the path item itself says.
+        base = pointer if name in written else item_pointer
         if name == _MORE:
             yield from _additional(path, node, child(base, name))
         elif name.lower() in _METHODS:

@@ -103,7 +103,9 @@ def test_json_is_preferred_to_forms_and_forms_to_the_rest_and_the_choice_is_told
         ("*/*", {"type": "string", "format": "binary"}, "application/octet-stream"),
         ("*/*", {}, "application/octet-stream"),
         ("image/*", {}, "application/octet-stream"),
+        ("image/*", {"type": "object"}, "application/octet-stream"),
         ("text/*", {}, "text/plain"),
+        ("text/*", {"type": "object"}, "text/plain"),
     ],
 )
 def test_a_range_of_media_types_is_sent_as_one_of_them(written, schema, media):
@@ -123,10 +125,26 @@ def test_what_is_no_media_type_is_never_sent_as_one(media):
 
 @pytest.mark.parametrize("content", [{}, None, [], "x", 7, {"text": {}}])
 def test_a_body_without_a_media_type_limits_or_stops(content):
-    assert lost({"content": content}).level == "limit"
+    optional = lost({"content": content})
+    assert optional.level == "limit"
+    assert "required" not in optional.reason
     required = lost({"content": content, "required": True})
     assert (required.level, required.pointer) == ("stop", BODY)
     assert required.reason.endswith("; it is required")
+
+
+@pytest.mark.parametrize("described", [None, [], "x", 7, True])
+def test_a_media_type_that_is_described_by_anything_else_takes_any_value(described):
+    body, notes = carried({JSON: described})
+    assert (body.form, body.schema.schema, notes) == ("json", {}, [])
+
+
+def test_of_a_list_of_media_types_the_first_hundred_are_looked_at():
+    raw = {f"image/x{number}": {} for number in range(99)}
+    body, _ = carried({**raw, JSON: {}})
+    assert body.media == JSON
+    body, _ = carried({**raw, "image/last": {}, JSON: {}})
+    assert body.media == "image/x0"
 
 
 def test_a_delete_carries_its_body():

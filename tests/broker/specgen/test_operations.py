@@ -62,6 +62,15 @@ def test_the_methods_of_3_2_are_told_and_not_carried():
     assert found.told[1].pointer == "#/paths/~1x/additionalOperations/COPY"
 
 
+@pytest.mark.parametrize("written", [None, "x", 5, [], True])
+def test_operations_of_other_methods_that_are_no_object_are_told_once(written):
+    found = api({"/x": {"get": OK, "additionalOperations": written}}, version="3.2.0")
+    assert statuses(found) == {"GET /x": "carried", "/x": "not-carried"}
+    (note,) = found.told[1].notes
+    assert note.pointer == "#/paths/~1x/additionalOperations"
+    assert "is an object" in note.reason
+
+
 def test_a_method_in_capitals_is_no_operation_and_is_told():
     assert "lower case" in stop(api({"/x": {"GET": OK}})).remedy
 
@@ -82,6 +91,11 @@ def test_webhooks_are_noted_and_are_no_operations():
     found = api({"/x": get()}, version="3.1.0", webhooks={"a": get(), "b": get()})
     assert len(found.told) == 1
     assert "2 webhooks" in found.notes[0].reason
+
+
+@pytest.mark.parametrize("webhooks", [{}, [], ["a"], "x", 7, None])
+def test_what_is_no_webhook_is_not_noted(webhooks):
+    assert api({"/x": get()}, version="3.1.0", webhooks=webhooks).notes == api({"/x": get()}, version="3.1.0").notes
 
 
 def test_a_path_item_behind_a_reference_is_found_and_its_operations_are_told_for_each_path():
