@@ -77,7 +77,7 @@ def _grants(settings: BrokerSettings) -> Iterator[Finding]:
     for profile in grants.profiles.values():
         if profile.learn:
             where = f"{settings.grants}: profiles.{profile.name}.learn"
-            what = f"values of calls' paths are kept in {settings.learned}"
+            what = f"values of calls' paths are kept in {settings.learned_file()}"
             yield Finding("warning", "grants", where, what, "take it out again after broker specgen suggest")
         for caller in sorted(profile.allowed_callers - callers - {"*"}):
             where = f"{settings.grants}: profiles.{profile.name}.allowed_callers"

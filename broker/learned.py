@@ -8,6 +8,7 @@ paths: they stand in a file of their own, which only the broker's user can read,
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Final
@@ -38,7 +39,7 @@ class Learned:
         self._path = path
         self._runs: dict[str, dict[str, dict[str, Values]]] = {}
         self._dirty = False
-        if path is not None and path.exists():
+        if path is not None and os.path.lexists(path):
             self._runs = _read(path)
 
     def note(self, run_id: str, profile: str, rule: RouteRule, segments: Sequence[bytes] | None) -> None:
@@ -101,7 +102,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 def _read(path: Path) -> dict[str, dict[str, dict[str, Values]]]:
     try:
         return msgspec.json.decode(read_file(path), type=_File).runs
-    except (ConfigurationError, msgspec.DecodeError):
+    except (ConfigurationError, OSError, msgspec.DecodeError):
         # It only ever advises: a broker does not stay away for it.
         log.warning("learned-unreadable", path=str(path))
         return {}

@@ -131,7 +131,7 @@ class Broker:
             current=Current(grants),
             max_runs=settings.max_runs,
             metrics=self.metrics,
-            learned=Learned(Path(settings.learned)),
+            learned=Learned(settings.learned_file()),
         )
         self.open_calls = OpenCalls(
             clock,

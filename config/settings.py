@@ -151,7 +151,7 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
     ``listen``: ``HOST:PORT``, ``unix:PATH`` or ``tls:HOST:PORT``. ``public_url`` forms the base URLs that runs get,
     for containers and other hosts; empty: the first listener's. ``hosts``: further Host names that are answered,
     without a port. ``grants`` and ``callers`` are files that a reload reads again; ``state`` is ``sqlite:PATH``,
-    ``learned`` the file for what profiles with ``"learn": true`` learn.
+    ``learned`` the file for what profiles with ``"learn": true`` learn (default ``learned.json`` beside the state).
     ``minter``: ``unix:PATH`` or ``tls:HOST:PORT``; ``minter_credential``: ``file:``, ``credential:`` (systemd) or
     ``fd:N`` (an inherited pipe, read once). ``operator_uids``: who may use ``admin_listen`` (``unix:`` only); default
     root and the broker's own user. ``max_runs`` is per caller. ``drain``: how long open calls may go on after SIGTERM.
@@ -173,7 +173,7 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
     minter: str = "unix:run/minter.sock"
     minter_credential: str = "file:run/broker.credential"
     state: str = "sqlite:state/broker.db"
-    learned: str = "state/learned.json"
+    learned: str = ""
     admin_listen: list[str] = _listed(["unix:run/broker-admin.sock"])
     operator_uids: list[int] | None = None
     max_runs: Positive = 100
@@ -185,6 +185,10 @@ class BrokerSettings(_Settings, frozen=True, kw_only=True):
     upstream: UpstreamSettings = UpstreamSettings()
     tls: TlsSettings = TlsSettings()
     minter_tls: TlsSettings = TlsSettings()
+
+    def learned_file(self) -> Path:
+        """Return where what was learnt is kept."""
+        return Path(self.learned or Path(self.state.removeprefix("sqlite:")).with_name("learned.json"))
 
 
 class KeySettings(_Settings, frozen=True, kw_only=True):

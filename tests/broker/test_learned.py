@@ -8,6 +8,7 @@ import stat
 import pytest
 
 from broker.learned import MAX_ROUTES, MAX_RUNS, Learned
+from config.settings import BrokerSettings
 from tests.broker.asking import Desk
 from tests.broker.house import profile
 from tests.config import grants_of
@@ -70,6 +71,18 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_broker_away(tmp_path, held
     path = tmp_path / "learned.json"
     path.write_bytes(held)
     assert Learned(path).of("run_1") == {}
+
+
+def test_a_file_is_beside_the_state_unless_the_settings_name_one(tmp_path):
+    settings = BrokerSettings(state="sqlite:own/broker.db").anchored(tmp_path)
+    assert settings.learned_file() == tmp_path / "own/learned.json"
+    settings = BrokerSettings(learned="kept/values.json").anchored(tmp_path)
+    assert settings.learned_file() == tmp_path / "kept/values.json"
+
+
+def test_a_folder_in_the_place_of_the_file_does_not_keep_the_broker_away(tmp_path):
+    (tmp_path / "learned.json").mkdir()
+    assert Learned(tmp_path / "learned.json").of("run_1") == {}
 
 
 async def test_a_disk_that_is_full_is_tried_again(tmp_path, monkeypatch):
