@@ -106,10 +106,17 @@ class OpenedPassage:
 
 
 def answer_headers(call: Call, answer: AnswerHead) -> tuple[Headers, bytes | None]:
-    """Return the headers of an answer that pass, and its ``Retry-After``.
+    """Return the headers of an answer that pass, and its ``Retry-After``. The list is not changed by anybody.
 
+    What passes of the same head is the same for every call of a run's profile, until its grant changes.
     Errors: ``ProblemError``: ``upstream-malformed``, ``response-too-large``.
     """
+    length = answer.length
+    if length is not None and not answer.bodiless and length > call.granted.max_response:
+        raise ProblemError("response-too-large", limit=call.granted.max_response)
+    # By the names that pass, not by who prepared them: a credential must not be kept by it.
+    if answer.passed is not None and answer.passed[0] is call.prepared.answers_pass:
+        return answer.passed[1:]
     passed: Headers = []
     retry_after = None
     passes = call.prepared.answers_pass
@@ -121,11 +128,11 @@ def answer_headers(call: Call, answer: AnswerHead) -> tuple[Headers, bytes | Non
             passed.append(header)
         if name == b"retry-after":
             retry_after = value
-    length = answer.length
-    if length is not None and not answer.bodiless and length > call.granted.max_response:
-        raise ProblemError("response-too-large", limit=call.granted.max_response)
-    if answer.status in _REFUSALS and call.lease is not None:
-        passed.append(_BY_UPSTREAM)
+    if answer.status in _REFUSALS:
+        if call.lease is not None:
+            passed.append(_BY_UPSTREAM)
+    else:
+        answer.passed = passes, passed, retry_after
     return passed, retry_after
 
 

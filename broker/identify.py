@@ -45,10 +45,11 @@ _MAX_BASIC: Final = 8192
 class Seen:
     """What one connection brought last: the token that opened a run, and its digest; and what stood where in a request.
 
-    Nearly every call has the same token again, and many are the same request.
+    Nearly every call has the same token again, and many are the same request. ``answered`` are the headers of its last
+    answer, and ``lines`` the same as they are written.
     """
 
-    __slots__ = ("digest", "found", "headers", "profile", "rest", "target", "token")
+    __slots__ = ("answered", "digest", "found", "headers", "lines", "profile", "rest", "target", "token")
 
     def __init__(self) -> None:
         """Begin with nothing."""
@@ -59,6 +60,8 @@ class Seen:
         self.profile = ""
         self.rest = b""
         self.found: Found | None = None
+        self.answered: Headers = ()
+        self.lines = b""
 
 
 class Found:

@@ -190,8 +190,10 @@ class CallExchange(Exchange):
         out = [STATUS_LINE[status]]
         for name, value in self.connection.server_state.default_headers:
             out += (name, b": ", value, b"\r\n")
-        for name, value in headers:
-            out += (name, b": ", value, b"\r\n")
+        seen = self.connection.memory
+        if headers is not seen.answered:
+            seen.answered, seen.lines = headers, b"".join([b"%b: %b\r\n" % header for header in headers])
+        out.append(seen.lines)
         self.bodiless = bodiless
         if length is not None:
             out.append(b"content-length: %d\r\n" % length)

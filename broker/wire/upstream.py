@@ -6,6 +6,8 @@
   1.0 and 1.1, a coding other than ``chunked``, chunks on HTTP/1.0, a protocol that is switched.
 - A head is counted as it arrives; so are bytes that bring no body (chunk extensions, trailers, which are dropped).
 - A length or chunks decide where a body ends; without them the end of the connection does, if it was a clean one.
+- A head of the same bytes as the last one's, with all of its body and nothing else behind it, says the same: it is not
+  read again.
 
 Everything happens within the transport's callbacks: there is no task, no future and no timer here.
 """
@@ -29,6 +31,8 @@ Headers = list[tuple[bytes, bytes]]
 _MAX_HEAD: Final = 65_536
 _MAX_LINE: Final = 16_384
 _MAX_LINES: Final = 128
+#: A longer head is not remembered.
+_REMEMBERED_BYTES: Final = 2048
 #: How many interim answers (100, 102, 103) are read over.
 _MAX_INTERIM: Final = 16
 #: So many pieces in one segment are work for a while: others have their turn before the next is read.
@@ -68,10 +72,11 @@ class AnswerHead:
     """The head of an answer.
 
     Header names are in lower case, repeated ones stay repeated. ``length`` is its Content-Length. ``bodiless`` says
-    that no body follows, whatever the length.
+    that no body follows, whatever the length. An API that answers the same again gives the same object again:
+    ``passed`` is kept with it by who reads it, with whom it is for.
     """
 
-    __slots__ = ("bodiless", "headers", "length", "status")
+    __slots__ = ("bodiless", "headers", "length", "passed", "status")
 
     def __init__(self, status: int, headers: Headers, length: int | None, *, bodiless: bool) -> None:
         """Take what the head says."""
@@ -79,6 +84,7 @@ class AnswerHead:
         self.headers = headers
         self.length = length
         self.bodiless = bodiless
+        self.passed: tuple[object, Headers, bytes | None] | None = None
 
 
 class Receiver(Protocol):
@@ -147,6 +153,10 @@ class UpstreamConnection(asyncio.Protocol):
         self._brought = 0
         self._more: list[bytes] = []
         self._interim = 0
+        #: The bytes of the last head that came with all of its body, and what they say; and the head that came last.
+        self._known = b""
+        self._known_answer: AnswerHead | None = None
+        self._answer: AnswerHead | None = None
         self._keep = True
         self._uploading = False
         self._chunks = False
@@ -250,12 +260,16 @@ class UpstreamConnection(asyncio.Protocol):
             self.close()
 
     def data_received(self, data: bytes) -> None:
-        """Feed the parser; what it found out has happened when it returns, but for the end."""
-        parser = self._parser
-        if self._receiver is None or parser is None:
-            # An answer that nobody asked for, or of a call that was given up.
+        """Take what came, if it was asked for and not given up."""
+        if self._receiver is None or self._parser is None:
             self.close()
-            return
+        elif self._known and not self._fed and self._is_known(data):
+            self._take_known(data)
+        else:
+            self._read(self._parser, data)
+
+    def _read(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        """Feed the parser; what it found out has happened when it returns, but for the end."""
         self._brought = 0
         began_in_head = self._in_head
         failure = None
@@ -278,6 +292,8 @@ class UpstreamConnection(asyncio.Protocol):
             return
         if self._ended:
             self._keep &= data[-1] not in _BREAKS or self._ends_there(data, began_in_head=began_in_head)
+            if began_in_head:
+                self._remember(data)
             self._finish()
             return
         if not self._in_head and not self._brought:
@@ -337,7 +353,8 @@ class UpstreamConnection(asyncio.Protocol):
         self._in_head = False
         self._until_close = unframed and not bodiless
         announced = int(length) if length and status != _NO_CONTENT else None
-        receiver.answer_begins(AnswerHead(status, headers, announced, bodiless=bodiless))
+        answer = self._answer = AnswerHead(status, headers, announced, bodiless=bodiless)
+        receiver.answer_begins(answer)
         self._ended = bodiless
 
     def on_body(self, piece: bytes) -> None:
@@ -374,6 +391,40 @@ class UpstreamConnection(asyncio.Protocol):
             return at != -1 and at + 4 + self._brought == len(data)
         # A head or the last chunk: no empty line stands before the one that ends it.
         return data[-4:] == b"\r\n\r\n" and len(data) > 4 and data[-5] not in _BREAKS  # noqa: PLR2004
+
+    def _remember(self, data: bytes) -> None:
+        """Remember the head of an answer of which all came in this segment; anything else behind it closes us."""
+        answer, at = self._answer, len(data) - self._brought
+        if answer is None or self._fed != len(data) or at > _REMEMBERED_BYTES:
+            return
+        if 0 < self._brought == answer.length:
+            self._known, self._known_answer = data[:at], answer
+
+    def _is_known(self, data: bytes) -> bool:
+        answer = self._known_answer
+        return (
+            answer is not None
+            and not self._head_only
+            and len(data) - len(self._known) == answer.length
+            and data.startswith(self._known)
+        )
+
+    def _take_known(self, data: bytes) -> None:
+        """Take an answer as if the parser had read it, which has read the same head before and waits for the next."""
+        receiver, answer = self._receiver, self._known_answer
+        if receiver is None or answer is None:
+            return
+        self._fed = len(data)
+        self._parsed = True
+        try:
+            receiver.answer_begins(answer)
+            if self._receiver is receiver:
+                receiver.answer_piece(data[len(self._known) :])
+        except Exception as error:  # noqa: BLE001 - the transport calls this
+            self._fail_with(describe(error, log))
+            return
+        if self._receiver is receiver:
+            self._finish()
 
     def _feed_head(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
         first = not self._fed

@@ -195,3 +195,50 @@ async def test_what_was_granted_for_one_method_is_not_for_another(w: World):
         await code.send(w.request(method, "/v1/items/7"))
         assert (await code.reply(head=method == "HEAD")).status == status
     assert [request.line.split(b" ")[0] for request in w.api.requests] == [b"GET", b"GET", b"DELETE", b"GET"]
+
+
+ANSWER = b"HTTP/1.1 200 OK\r\nContent-Type: a/b\r\nX-One: 1\r\nX-Two: 2\r\nContent-Length: 5\r\n\r\nhello"
+
+
+async def answers(w: World, code, count=2, **sent):
+    """Make calls that are answered with the same bytes, and return the last answer's own headers."""
+    for _ in range(count):
+        await code.send(w.request(**sent))
+        reply = await code.reply()
+    return {name for name, _ in reply.headers} & {"x-one", "x-two", "broker-refused-by"}
+
+
+async def test_of_an_answer_that_comes_again_each_profile_passes_its_own_headers(w: World):
+    w.api.says(ANSWER)
+    one = profile(w.api.url, response_headers=["x-one"])
+    two = profile(w.api.url, response_headers=["x-two"])
+    w.token = w.open_run({"api": one, "other": two})
+    code = await w.connect()
+    assert await answers(w, code) == {"x-one"}
+    assert await answers(w, code, profile="other") == {"x-two"}
+    assert await answers(w, code) == {"x-one"}
+    assert await answers(w, code, count=1, profile="other") == {"x-two"}
+
+
+async def test_of_an_answer_that_comes_again_a_narrower_grant_passes_less(w: World):
+    w.api.says(ANSWER)
+    wide, narrow = profile(w.api.url, response_headers=["x-one", "x-two"]), profile(w.api.url)
+    w.token = w.open_run({"api": wide})
+    w.run = next(reversed(w.runs.values()))
+    code = await w.connect()
+    assert await answers(w, code) == {"x-one", "x-two"}
+    w.reload(narrow)
+    assert await answers(w, code) == set()
+    w.reload(profile(w.api.url, response_headers=["x-one", "x-two"], max_response=4))
+    await code.send(w.request())
+    assert (await code.reply()).code == "response-too-large"
+
+
+async def test_a_refusal_that_comes_again_is_the_apis_only_for_a_call_with_the_credential(w: World):
+    w.api.says(ANSWER.replace(b"200 OK", b"401 No"))
+    bare = {"route": "GET /v1/items/*", "credential": False}
+    w.token = w.open_run({"api": profile(w.api.url, allow=["GET /v1/items", bare])})
+    code = await w.connect()
+    assert await answers(w, code, target="/v1/items/7") == set()
+    assert await answers(w, code) == {"broker-refused-by"}
+    assert await answers(w, code, target="/v1/items/7") == set()
