@@ -43,7 +43,7 @@ class Way:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What a security member asks for. No ways at all: it could not be read."""
+    """What a security member asks for. Of an empty list there are no ways: nothing is wanted."""
 
     ways: tuple[Way, ...]
     pointer: str
@@ -95,8 +95,9 @@ class Schemes:
             if found.get("type") == "apiKey" and isinstance(found.get("name"), str):
                 self.names.add(found["name"].lower())
         chosen = self.choices.placement or {}
-        named = chosen.get("headers") if isinstance(chosen.get("headers"), Mapping) else [chosen.get("name")]
-        self.names |= {name.lower() for name in named or () if isinstance(name, str)}
+        headers = chosen.get("headers")
+        named = [*headers] if isinstance(headers, Mapping) else [chosen.get("name")]
+        self.names |= {name.lower() for name in named if isinstance(name, str)}
 
     @property
     def root(self) -> Wanted | None:
@@ -114,8 +115,6 @@ class Schemes:
         if not isinstance(written, list) or not all(isinstance(entry, Mapping) for entry in written):
             question = f"{pointer} is not a list of objects: how is the credential sent?"
             return Wanted((Way(("",), question=question),), pointer)
-        if not written:
-            return Wanted((Way(()),), pointer)
         return Wanted(tuple(self._way(entry) for entry in written[:_MOST]), pointer)
 
     def _way(self, entry: Mapping[str, Any]) -> Way:

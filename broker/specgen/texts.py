@@ -74,8 +74,8 @@ def _bounded(text: object, limit: int, *, lines: bool) -> str:
     shown = cleaned[: limit - 1]
     if len(cleaned) >= limit:
         # Between two words, when that costs little.
-        words, space, _ = shown.rpartition(" ")
-        shown = words if space and len(words) > limit * 3 // 4 else shown
+        words = shown.rpartition(" ")[0]
+        shown = words if len(words) > limit * 3 // 4 else shown
     return shown.rstrip() + CUT
 
 

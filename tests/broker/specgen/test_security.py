@@ -119,7 +119,18 @@ def test_one_value_goes_before_several():
     assert security.placement == {"scheme": "bearer"}
 
 
-@pytest.mark.parametrize("other", [BEARER, AUTHORIZATION, {"type": "apiKey", "in": "query", "name": "q"}, KEY, 5])
+@pytest.mark.parametrize(
+    "other",
+    [
+        BEARER,
+        {**BEARER, "in": "header", "name": "X-Other"},
+        AUTHORIZATION,
+        {"type": "apiKey", "in": "query", "name": "q"},
+        {"type": "apiKey", "in": "header", "name": 7},
+        KEY,
+        5,
+    ],
+)
 def test_other_schemes_that_are_needed_together_are_a_question(other):
     security = secured({"a": KEY, "b": other}, [{"a": [], "b": []}]).security
     assert security.placement is None
@@ -133,6 +144,12 @@ def test_the_scopes_of_the_chosen_alternative_are_named():
         {"/x": get(security=[{"o": ["write", "read"]}])},
     )
     assert found.security.scopes == ("read", "write")
+
+
+def test_scopes_are_texts_and_not_more_than_a_person_would_read():
+    assert secured({"o": {"type": "oauth2"}}, [{"o": ["a", 7, None, ["b"]]}]).security.scopes == ("a",)
+    many = [f"s{number:03}" for number in range(999, 0, -1)]
+    assert secured({"o": {"type": "oauth2"}}, [{"o": many}]).security.scopes == tuple(sorted(many[:256]))
 
 
 # Operations with a security of their own
@@ -239,6 +256,20 @@ def test_the_names_of_all_schemes_and_of_the_placement_are_never_offered():
     assert {"x-key", "sig", "x-mine", "authorization"} <= found.security.names
     assert [argument.name for argument in found.operations[0].arguments] == ["q", "X-Free"]
     assert found.request_headers == ("X-Free",)
+
+
+def test_the_headers_of_a_placement_are_never_offered_and_the_name_of_another_scheme_is():
+    several = {"scheme": "headers", "headers": {"X-One": "one", "X-Two": "two"}}
+    basic = {"type": "http", "scheme": "basic", "name": "limit"}
+    names = secured({"b": basic}, [{"b": []}], choices={"placement": several}).security.names
+    assert {"x-one", "x-two"} <= names
+    assert "limit" not in names
+
+
+def test_of_very_many_alternatives_the_first_are_looked_at():
+    unknown = [{f"s{number}": []} for number in range(64)]
+    assert secured({"k": KEY}, [*unknown[1:], {"k": []}]).security.placement == {"scheme": "header", "name": "X-Key"}
+    assert secured({"k": KEY}, [*unknown, {"k": []}]).security.placement is None
 
 
 @pytest.mark.parametrize("written", ["x", 5, {}, [5], [[]], [None], {"k": []}])

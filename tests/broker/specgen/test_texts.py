@@ -85,7 +85,22 @@ def test_what_is_not_seen_is_taken_out_and_the_rest_stays(text, shown):
 def test_a_text_that_was_cut_says_so_and_ends_at_a_word():
     assert one_line("one two three four", 18) == "one two three four"
     assert one_line("one two three four", 15) == "one two three…"
+    assert one_line("one two three four", 16) == "one two three…"
     assert one_line("x" * 40, 10) == "xxxxxxxxx…"
+    assert [one_line(word, 1) for word in ("a", "ab")] == ["a", "…"]
+
+
+def test_a_word_that_would_cost_much_is_cut_within():
+    assert one_line("a" * 13 + " bcdef", 16) == "a" * 13 + "…"
+    assert one_line("a" * 12 + " bcdef", 16) == "a" * 12 + " bc…"
+
+
+def test_what_was_not_looked_at_leaves_the_last_word_whole_unless_that_fills_the_room():
+    assert one_line("a" * 13 + " b" + " " * 1000 + "c", 17) == "a" * 13 + " b…"
+    assert one_line("a" * 13 + " bcd" + " " * 1000 + "e", 17) == "a" * 13 + "…"
+
+
+def test_a_text_of_many_blanks_is_looked_at_in_part():
     assert one_line("x" + " " * 10_000 + "y", 10) == "x…"
 
 
