@@ -45,32 +45,37 @@ def test_the_placement_is_what_the_scheme_says(scheme, placement):
 
 
 @pytest.mark.parametrize(
-    "scheme",
+    ("scheme", "asks"),
     [
-        AUTHORIZATION,
-        {"type": "http", "scheme": "basic"},
-        {"type": "http", "scheme": "digest"},
-        {"type": "http"},
-        {"type": "mutualTLS"},
-        {"type": "apiKey", "in": "header", "name": "X Key"},
-        {"type": "apiKey", "in": "header", "name": "Host"},
-        {"type": "apiKey", "in": "header"},
-        {"type": "apiKey", "in": "body", "name": "k"},
-        {"type": "apiKey", "in": "query", "name": "a b"},
-        {"type": "newer"},
-        {"type": ["http"]},
-        {},
-        "bearer",
-        None,
-        {"$ref": "#/components/securitySchemes/absent"},
+        (AUTHORIZATION, "what stands before it there?"),
+        ({"type": "http", "scheme": "basic"}, "(--placement basic:user:NAME)"),
+        ({"type": "http", "scheme": "digest"}, 'is HTTP "digest", for which there is no placement'),
+        ({"type": "http"}, 'is HTTP "", for which there is no placement'),
+        ({"type": "mutualTLS"}, 'is of type "mutualTLS", for which there is no placement'),
+        ({"type": "apiKey", "in": "header", "name": "X Key"}, "how is the credential sent?"),
+        ({"type": "apiKey", "in": "header", "name": "Host"}, "how is the credential sent?"),
+        ({"type": "apiKey", "in": "header"}, "does not say where the key goes"),
+        ({"type": "apiKey", "in": "body", "name": "k"}, "does not say where the key goes"),
+        ({"type": "apiKey", "in": "query", "name": "a b"}, "how is the credential sent?"),
+        ({"type": "newer", "in": "header", "name": "X-Key"}, 'is of type "newer", for which there is no placement'),
+        ({"type": ["http"]}, "is of type (no text), for which there is no placement"),
+        ({}, "is of type (no text), for which there is no placement"),
+        ("bearer", '"s" is not defined'),
+        (None, '"s" is not defined'),
+        ({"$ref": "#/components/securitySchemes/absent"}, '"s" is not defined'),
     ],
 )
-def test_what_no_placement_does_is_a_question_and_the_operators_answer_settles_it(scheme):
+def test_what_no_placement_does_is_a_question_and_the_operators_answer_settles_it(scheme, asks):
     security = of(scheme)
     assert security.placement is None
-    assert security.question
+    assert asks in security.question
+    assert "The document says" not in security.question
     answered = of(scheme, placement={"scheme": "token"})
     assert (answered.placement, answered.question) == ({"scheme": "token"}, "")
+
+
+def test_only_in_a_header_authorization_has_something_before_the_key():
+    assert of({**AUTHORIZATION, "in": "cookie"}).placement == {"scheme": "cookie", "name": "Authorization"}
 
 
 def test_a_key_in_authorization_asks_for_its_prefix_and_quotes_the_prose_without_acting_on_it():
@@ -111,6 +116,11 @@ def test_headers_that_are_needed_together_are_one_placement():
     assert security.placement == {"scheme": "headers", "headers": {"X-Key": "api_key", "X-Auth-Email": "api_email"}}
     assert Registry().check("placement", security.placement) == []
     assert '"api_key" and "api_email"' in security.notes[0].reason
+
+
+def test_a_name_without_a_letter_that_a_field_can_have_is_any_value():
+    security = secured({"\u00e9": EMAIL, "key": KEY}, [{"\u00e9": [], "key": []}]).security
+    assert security.placement["headers"] == {"X-Key": "key", "X-Auth-Email": "value"}
 
 
 def test_one_value_goes_before_several():
@@ -278,6 +288,13 @@ def test_a_security_that_is_no_list_of_objects_is_a_question(written):
     found = secured({"k": KEY}, [{"k": []}], {"/x": get(security=written)})
     assert text(found.catalog[0]) == "GET /x"
     assert "credential" not in found.catalog[0]
+
+
+def test_a_question_names_eight_schemes_and_whether_there_are_more():
+    for count, more in ((8, False), (9, True)):
+        security = secured({f"s{number}": BEARER for number in range(count)}, [{f"s{n}": [] for n in range(count)}])
+        question = security.security.question
+        assert (question.count('"s'), "and more" in question) == (8, more)
 
 
 def test_very_many_schemes_make_no_long_question():
