@@ -47,6 +47,14 @@ def value_of(text: str, tag: str | None, *, plain: bool) -> Any:
     return value
 
 
+def _whole(text: str) -> int:
+    if text[:2] not in {"0o", "0x"}:
+        return int(text)
+    number = int(text, 0)
+    str(number)  # of such digits Python reads any number, and could never write it again
+    return number
+
+
 def _plain(text: str) -> Any:
     if text in _WORDS:
         return _WORDS[text]
@@ -54,7 +62,7 @@ def _plain(text: str) -> Any:
         return text
     try:
         if _INT.fullmatch(text):
-            return int(text, 0) if text[:2] in {"0o", "0x"} else int(text)
+            return _whole(text)
         if _FLOAT.fullmatch(text) and math.isfinite(number := float(text)):
             return number
     except ValueError:

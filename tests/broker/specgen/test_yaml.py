@@ -50,6 +50,8 @@ def refusal(text: str) -> str:
         ("0o17", 15),
         ("010", 10),
         ("0x1F", 31),
+        pytest.param("0x" + "F" * 5000, "0x" + "F" * 5000, id="more digits than can be written, of 16"),
+        pytest.param("0o" + "7" * 9000, "0o" + "7" * 9000, id="more digits than can be written, of 8"),
         ("-7", -7),
         ("+7", 7),
         ("3.0", 3.0),
