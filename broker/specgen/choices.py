@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from broker.placements import Registry
 from broker.specgen.model import Api, Choices
-from broker.specgen.naming import identifier
+from broker.specgen.naming import GLOBALS, identifier
 from config.compiling import PROFILE_NAME
 from config.params import compile_pattern
 from config.routes import METHODS, PARAM_NAME
@@ -119,9 +119,12 @@ def _domain(host: str) -> str:
 def global_name(written: str | None, profile: str) -> str:
     """Return the client's name in the code, which both languages take: the given one, or one made of the profile's."""
     if written is None:
-        return identifier(profile[:_LONGEST_SLUG], set())
-    if not _NAME.fullmatch(written) or identifier(written, set()) != written:
-        raise ValueError("--global is a name of letters, digits and _ that Python and JavaScript both take")
+        made = identifier(profile[:_LONGEST_SLUG], set())
+        return made + "_api" if made in GLOBALS else made
+    if written in GLOBALS or not _NAME.fullmatch(written) or identifier(written, set()) != written:
+        raise ValueError(
+            "--global is a name of letters, digits and _ that Python and JavaScript both take and have not"
+        )
     return written
 
 

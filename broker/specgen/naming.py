@@ -6,6 +6,7 @@ whose operations are listed in another order gives the same names.
 
 from __future__ import annotations
 
+import builtins
 import hashlib
 import keyword
 import re
@@ -39,6 +40,37 @@ _OURS: Final = frozenset(
     | {"prototype", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toLocaleString", "toString", "valueOf"}
 )
 RESERVED: Final = frozenset(keyword.kwlist) | _JAVASCRIPT | _OURS
+#: What the languages, their hosts and the clients have under that name already: a client in its place would be missed.
+GLOBALS: Final = frozenset(
+    # JavaScript, and what browsers and Node add
+    {"AggregateError", "Array", "ArrayBuffer", "Atomics", "BigInt", "Boolean", "DataView", "Date", "Error", "Function"}
+    | {"Iterator", "JSON", "Map", "Math", "Number", "Object", "Promise", "Proxy", "Reflect", "RegExp", "Set", "String"}
+    | {"Symbol", "URL", "WeakMap", "WeakRef", "WeakSet", "Uint8Array", "decodeURI", "decodeURIComponent", "encodeURI"}
+    | {"encodeURIComponent", "escape", "globalThis", "isFinite", "isNaN", "parseFloat", "parseInt", "unescape"}
+    | {"atob", "btoa", "clearInterval", "clearTimeout", "console", "crypto", "document", "exports", "fetch", "frames"}
+    | {"global", "globalthis", "history", "location", "module", "name", "navigator", "parent", "performance", "process"}
+    | {"queueMicrotask", "require", "screen", "setInterval", "setTimeout", "structuredClone", "top", "window"}
+    # the clients
+    | {"BrokerClient", "Answer", "Any", "CallError", "Callable", "Client", "Iterator", "NamedTuple", "NotAllowedError"}
+    | {
+        "RUN",
+        "annotations",
+        "decimal",
+        "difflib",
+        "dt",
+        "enum",
+        "http",
+        "inspect",
+        "json",
+        "math",
+        "os",
+        "re",
+        "select",
+    }
+    | {"threading", "unquote", "unquote_to_bytes", "urlsplit", "uuid"}
+    # Python
+    | set(dir(builtins))
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,15 @@
 from __future__ import annotations
 
+import builtins
+import runpy
+
 import pytest
+import quickjs
 
 from broker.specgen import choices
+from broker.specgen.clients import javascript_client, python_client
 from broker.specgen.model import Choices
+from tests.broker.specgen.hostile import read, saying
 from tests.broker.specgen.making import api, told
 
 
@@ -90,6 +96,26 @@ def test_a_name_for_the_code_is_made_that_is_taken_when_given(profile):
     name = choices.global_name(None, profile)
     assert name.isidentifier()
     assert choices.global_name(name, "") == name
+
+
+def test_a_client_never_takes_the_place_of_what_is_there_already(tmp_path):
+    document, api = read(saying("", "a"))
+    (tmp_path / "client.py").write_bytes(
+        python_client(api, document, profile="p", global_name="p", allow=None)["client.py"]
+    )
+    module = runpy.run_path(str(tmp_path / "client.py"))
+    script = javascript_client(api, document, profile="p", global_name="", allow=None)["client.js"].decode()
+    engine = quickjs.Context()
+    engine.eval(script)
+    names = engine.eval("Object.getOwnPropertyNames(globalThis).join(' ')").split()
+    there = {*module, *dir(builtins), *(name for name in names if name[0].islower()), "fetch", "process", "console"}
+    for name in sorted(name for name in there if name[0] != "_"):
+        made = choices.global_name(None, name)
+        assert made not in there
+        assert choices.global_name(made, "") == made
+        if made != name:
+            with pytest.raises(ValueError, match="--global"):
+                choices.global_name(name, "")
 
 
 @pytest.mark.parametrize(
