@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.specgen.catalog import digest, is_catalog
-from broker.specgen.report import count
 from broker.specgen.texts import one_line
 from config import load
+from config.console.terminal import count
 
 CATALOG: Final = "catalog.json"
 GRANTS: Final = "grants.json"

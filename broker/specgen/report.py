@@ -15,6 +15,7 @@ from typing import Final
 from broker.specgen.model import Api, Note, Status, Told
 from broker.specgen.stamp import stamp, tool_version
 from broker.specgen.texts import one_line
+from config.console.terminal import count
 
 #: The statuses as people read them.
 HEADINGS: Final[dict[Status, str]] = {
@@ -35,11 +36,6 @@ def counts(api: Api) -> dict[str, int]:
     """Return how many operations have each status; all four are there."""
     found = Counter(told.status for told in api.told)
     return {status: found[status] for status in HEADINGS}
-
-
-def count(number: int, noun: str) -> str:
-    """Write a number with its noun: ``1 operation``, ``2 operations``."""
-    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def questions(api: Api) -> list[tuple[str, str]]:

@@ -6,8 +6,9 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from broker.specgen.model import Api
-from broker.specgen.report import HEADINGS, count, counts, label, questions
+from broker.specgen.report import HEADINGS, counts, label, questions
 from broker.specgen.texts import one_line
+from config.console.terminal import count
 
 #: What an empty list in the profile still needs.
 _EMPTY: Final = {

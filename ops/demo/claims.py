@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from config.console import terminal
 from ops.demo import settings
 from ops.demo.needle import KEY, Needles
 from ops.demo.runs import Ran, until
@@ -96,14 +97,10 @@ def totals(counted: Counted) -> list[Claim]:
             counted.with_key == counted.requests == 4,
         ),
         Claim(f"{counted.refused} calls refused by the broker; {past}", counted.refused == 2 and not counted.past),
-        Claim(f"key found in {_number(counted.places, 'place')}", not counted.places, counted.places),
-        Claim(f"{_number(counted.ways, 'way')} to obtain the key", not counted.ways, counted.ways),
+        Claim(f"key found in {terminal.count(len(counted.places), 'place')}", not counted.places, counted.places),
+        Claim(f"{terminal.count(len(counted.ways), 'way')} to obtain the key", not counted.ways, counted.ways),
         counted.leases,
     ]
-
-
-def _number(things: Sequence[str], noun: str) -> str:
-    return f"{len(things)} {noun}{'' if len(things) == 1 else 's'}"
 
 
 def _is_granted(request: Received) -> bool:

@@ -111,6 +111,11 @@ def test_the_first_alternative_that_a_placement_does_is_used_and_the_choice_is_n
     assert note.pointer == "#/security"
 
 
+def test_an_optional_credential_that_no_placement_does_is_asked_for():
+    security = secured({}, [{}, {"tokenAuth": []}]).security
+    assert '"tokenAuth" is not defined' in security.question
+
+
 def test_headers_that_are_needed_together_are_one_placement():
     security = secured({"api_email": EMAIL, "api key": KEY}, [{"api_email": [], "api key": []}]).security
     assert security.placement == {"scheme": "headers", "headers": {"X-Key": "api_key", "X-Auth-Email": "api_email"}}
