@@ -139,7 +139,7 @@ class Carrying:
             path_options(self.document, argument, self.choices) for argument in arguments if argument.place == "path"
         ]
         listed = sorted({escape for encoded, _ in options if isinstance(encoded, list) for escape in encoded})
-        if listed or any(encoded for encoded, _ in options):
+        if any(encoded for encoded, _ in options):
             entry["encoded"] = listed or True
         if any(wide for _, wide in options):
             entry["wide"] = True
