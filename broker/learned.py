@@ -26,6 +26,8 @@ log = structlog.get_logger("broker.learned")
 #: The oldest runs are forgotten beyond so many; of one run and profile so many routes are kept.
 MAX_RUNS: Final = 256
 MAX_ROUTES: Final = 256
+#: A value that is longer is not kept: it is no name of anything, and code could fill the broker's memory with it.
+MAX_VALUE: Final = 256
 
 #: Of each wildcard of a route, from the left: the one value that it took, or None for many.
 Values = list[str | None]
@@ -48,7 +50,9 @@ class Learned:
         None: nothing may be kept of this one, so that it could be anything: many.
         """
         took: Values = [
-            segments[position].decode("ascii") if segments is not None else None
+            segments[position].decode("ascii")
+            if segments is not None and len(segments[position]) <= MAX_VALUE
+            else None
             for position, template in enumerate(rule.route.segments)
             if isinstance(template, Star | Glob)
         ]
@@ -63,7 +67,9 @@ class Learned:
                 return
             routes[rule.text] = list(took)
         else:
-            now = [one if one == value else None for one, value in zip(known, took, strict=True)]
+            # A file may say of a route that it has other wildcards: what they took is not known then.
+            before = known if len(known) == len(took) else [None] * len(took)
+            now = [one if one == value else None for one, value in zip(before, took, strict=True)]
             if now == known:
                 return
             routes[rule.text] = now

@@ -7,7 +7,7 @@ import stat
 
 import pytest
 
-from broker.learned import MAX_ROUTES, MAX_RUNS, Learned
+from broker.learned import MAX_ROUTES, MAX_RUNS, MAX_VALUE, Learned
 from config.settings import BrokerSettings
 from tests.broker.asking import Desk
 from tests.broker.house import profile
@@ -50,6 +50,13 @@ def test_runs_and_routes_are_bounded_and_the_oldest_run_goes_first():
     assert len(learned.of("run_1")["p"]) == MAX_ROUTES
 
 
+def test_a_value_that_is_too_long_for_a_name_is_not_kept():
+    learned = Learned()
+    note(learned, "GET /a/*", "/a/" + "x" * MAX_VALUE)
+    note(learned, "GET /b/*", "/b/" + "x" * (MAX_VALUE + 1))
+    assert learned.of("run_1") == {"p": {"GET /a/*": ["x" * MAX_VALUE], "GET /b/*": [None]}}
+
+
 async def test_the_file_is_the_brokers_alone_and_comes_back_after_a_restart(tmp_path):
     path = tmp_path / "state" / "learned.json"
     path.parent.mkdir()
@@ -71,6 +78,15 @@ def test_a_file_that_cannot_be_read_does_not_keep_the_broker_away(tmp_path, held
     path = tmp_path / "learned.json"
     path.write_bytes(held)
     assert Learned(path).of("run_1") == {}
+
+
+@pytest.mark.parametrize("kept", [[], ["1", "1"]])
+def test_a_file_that_knows_other_wildcards_than_there_are_stops_no_call(tmp_path, kept):
+    path = tmp_path / "learned.json"
+    path.write_text(json.dumps({"runs": {"run_1": {"p": {"GET /a/*": kept}}}}))
+    learned = Learned(path)
+    note(learned, "GET /a/*", "/a/1")
+    assert learned.of("run_1") == {"p": {"GET /a/*": [None]}}
 
 
 def test_a_file_is_beside_the_state_unless_the_settings_name_one(tmp_path):
