@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import secrets
 import string
 from collections.abc import Mapping, Sequence
@@ -21,6 +22,7 @@ from config.secret import Secret
 
 _ALPHABET: Final = string.digits + string.ascii_letters
 _SHORTEST_TTL_S: Final = 1.0
+_TOKEN: Final = re.compile(tokens.PATTERN, re.ASCII)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,10 @@ def checked_params(profiles: Sequence[Profile], given: Mapping[str, str]) -> dic
     checked: dict[str, str] = {}
     for profile in profiles:
         checked |= check_params(profile, given)
+    for name, value in checked.items():
+        # It would be kept as it is, and be told to the run's code.
+        if _TOKEN.search(value):
+            raise ProblemError("params-invalid", f"the parameter {name} holds a token", param=name)
     return checked
 
 

@@ -89,6 +89,20 @@ async def test_each_profile_takes_the_parameters_that_it_declares(house):
     assert await refused(house.open("a", params={"customer": "acme", "team": "7"})) == "params-invalid"
 
 
+@pytest.mark.parametrize("prefix", [tokens.RUN, tokens.CALLER, tokens.BROKER])
+async def test_no_parameter_holds_a_token(house, prefix):
+    await house.registry.regrant(
+        current(a=profile(allow=["GET /v1/{customer}"], params={"customer": "[A-Za-z0-9_-]+"}))
+    )
+    token = tokens.generate(prefix).reveal()
+    for value in (token, f"a-{token}-b"):
+        with pytest.raises(ProblemError) as caught:
+            await house.open("a", params={"customer": value})
+        assert caught.value.code == "params-invalid"
+        assert token not in str(caught.value.detail)
+    assert await house.open("a", params={"customer": token[:-1]})
+
+
 async def test_a_run_whose_grant_changes_while_it_is_being_written_is_not_opened(house):
     opening = asyncio.create_task(house.open())
     await asyncio.sleep(0)
