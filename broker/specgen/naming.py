@@ -52,22 +52,8 @@ GLOBALS: Final = frozenset(
     | {"queueMicrotask", "require", "screen", "setInterval", "setTimeout", "structuredClone", "top", "window"}
     # the clients
     | {"BrokerClient", "Answer", "Any", "CallError", "Callable", "Client", "Iterator", "NamedTuple", "NotAllowedError"}
-    | {
-        "RUN",
-        "annotations",
-        "decimal",
-        "difflib",
-        "dt",
-        "enum",
-        "http",
-        "inspect",
-        "json",
-        "math",
-        "os",
-        "re",
-        "select",
-    }
-    | {"threading", "unquote", "unquote_to_bytes", "urlsplit", "uuid"}
+    | {"RUN", "annotations", "decimal", "difflib", "dt", "enum", "http", "inspect", "json", "math", "os", "re"}
+    | {"select", "threading", "unquote", "unquote_to_bytes", "urlsplit", "uuid"}
     # Python
     | set(dir(builtins))
 )
