@@ -16,7 +16,7 @@ from broker.specgen.model import Api, Choices
 from broker.specgen.naming import GLOBALS, identifier
 from config.compiling import PROFILE_NAME
 from config.params import compile_pattern
-from config.routes import METHODS, PARAM_NAME
+from config.routes import METHODS, PARAM_NAME, parse_route
 
 #: What a run parameter takes unless the operator says less: no text that could end or open another segment.
 DEFAULT_PATTERN: Final = "[A-Za-z0-9._~@+=:-]{1,256}"
@@ -91,6 +91,14 @@ def placement(written: str) -> dict[str, Any]:
     return dict(read)
 
 
+def _is_segment(value: str) -> bool:
+    """Say whether a route can hold the value as literal text, in one segment."""
+    try:
+        return len(parse_route(f"GET /{value}").segments) == 1 and not set(value) & set("*{}/")
+    except ValueError:
+        return False
+
+
 def profile_name(written: str | None, title: str, origin: str) -> str:
     """Return the profile's name: the given one, or one made of the document's title or, if that is long, its host."""
     if written is not None:
@@ -144,5 +152,7 @@ def check_found(choices: Choices, api: Api) -> None:
             in_path = any("{" + name + "}" in told.label for told in api.told)
             if not in_path and not (option == "--bind" and name in in_query):
                 raise ValueError(f"{option} {name}: no operation that is carried has a parameter of that name")
+            if in_path and option == "--bind" and not _is_segment(choices.bind[name]):
+                raise ValueError(f"--bind {name}: a path takes one segment of letters, digits and -._~@+=:!$&'(),")
     if not api.operations and any(told.status == "left-out" for told in api.told):
         raise ValueError("no operation that is carried passes --allow, --tag, --method and --deprecated together")

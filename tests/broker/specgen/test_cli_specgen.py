@@ -187,6 +187,10 @@ def test_server_profile_global_callers_and_placement_are_the_operators(console):
         (["--slashes", "hose"], "--slashes hose: no operation"),
         (["--bind", "house"], "--bind is NAME=VALUE"),
         (["--bind", "house=1", "--bind", "house=2"], "--bind house stands twice"),
+        *(
+            (["--bind", f"house={value}"], "--bind house: a path takes")
+            for value in ("..", "a/b", "", "a b", "*", "{x}", "%41")
+        ),
         (["--param", "house", "--param", "house"], "--param house stands twice"),
         (["--param", "house=["], "--param house: not a pattern"),
         (["--param", "9house"], "--param is NAME"),
