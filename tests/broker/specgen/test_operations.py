@@ -218,6 +218,8 @@ def test_a_required_parameter_that_is_lost_stops_its_operation():
     [
         ({"delete": OK}, "DELETE removes what it names"),
         ({"delete": {**OK, "x-forge-require-confirmation": "Deletes all."}}, "Deletes all."),
+        ({"delete": {**OK, "x-forge-require-confirmation": ""}}, "DELETE removes what it names"),
+        ({"delete": {**OK, "x-forge-require-confirmation": False}}, "DELETE removes what it names"),
         ({"post": {**OK, "x-forge-require-confirmation": True}}, "the document asks for a confirmation"),
         ({"post": {**OK, "x-forge-require-confirmation": False}}, ""),
         ({"post": OK}, ""),
