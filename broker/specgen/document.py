@@ -169,7 +169,7 @@ def _real(path: Path) -> Path:
 
 def _bytes(path: Path, limit: int) -> bytes:
     try:
-        with open(path, "rb", opener=_without_waiting) as file:
+        with open(path, "rb", opener=without_waiting) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise DocumentError("cannot be read: not a regular file")
             data = file.read(limit + 1)
@@ -180,6 +180,6 @@ def _bytes(path: Path, limit: int) -> bytes:
     return data
 
 
-def _without_waiting(path: str, flags: int) -> int:
+def without_waiting(path: str, flags: int) -> int:
     """Open a named pipe without waiting for its other end."""
     return os.open(path, flags | os.O_NONBLOCK)

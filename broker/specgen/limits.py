@@ -17,7 +17,7 @@ MAX_CHAIN: Final = 32
 MAX_MERGED: Final = 2_000_000
 #: Characters of a text of the document that an error shows.
 MAX_SHOWN: Final = 100
-#: Operations, and the parameters of all of them, each operation with those of its path item.
+#: Paths, operations, and the parameters of all of them, each operation with those of its path item.
 MAX_OPERATIONS: Final = 20_000
 MAX_PARAMETERS: Final = 100_000
 #: Schemas looked at to answer all questions about a document's values; members and constants cost a part of one.

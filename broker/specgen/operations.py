@@ -39,10 +39,8 @@ def read_api(
     Errors: ``DocumentError`` when no server of the document can be used and the operator named none.
     """
     notes = list(webhooks(document))
-    paths = document.root["paths"]
-    by_path = [list(walk(document, path, notes)) for path in paths]
+    by_path = _by_path(document, notes)
     found = [one for operations in by_path for one in operations]
-    _check_size(document, found)
     servers = Servers(document, choices, (holder for one in found for holder in one.holders))
     schemes = Schemes(document, choices)
     policy = settled(schemes, (asked for one in found if (asked := own_security(one, schemes)) is not None))
@@ -94,12 +92,26 @@ def read_api(
     )
 
 
-def _check_size(document: Document, found: Sequence[Found]) -> None:
-    if len(found) > MAX_OPERATIONS:
-        raise DocumentError(f"{document.name}: has more than {MAX_OPERATIONS} operations")
-    # A path item that many paths refer to has its parameters in each of them.
-    if sum(one.declares for one in found) > MAX_PARAMETERS:
-        raise DocumentError(f"{document.name}: has more than {MAX_PARAMETERS} parameters, counted for each operation")
+def _by_path(document: Document, notes: list[Note]) -> list[list[Found]]:
+    """Return the operations of each path; a document of too many is refused as soon as that is seen."""
+    paths = document.root["paths"]
+    if len(paths) > MAX_OPERATIONS:
+        raise DocumentError(f"{document.name}: has more than {MAX_OPERATIONS} paths")
+    by_path: list[list[Found]] = []
+    operations = parameters = 0
+    for path in paths:
+        found = list(walk(document, path, notes))
+        operations += len(found)
+        # A path item that many paths refer to has its parameters in each of them.
+        parameters += sum(one.declares for one in found)
+        if operations > MAX_OPERATIONS:
+            raise DocumentError(f"{document.name}: has more than {MAX_OPERATIONS} operations")
+        if parameters > MAX_PARAMETERS:
+            raise DocumentError(
+                f"{document.name}: has more than {MAX_PARAMETERS} parameters, counted for each operation"
+            )
+        by_path.append(found)
+    return by_path
 
 
 def _carried(carrying: Carrying, found: Found, names: tuple[str, str]) -> tuple[Operation | None, tuple[Note, ...]]:

@@ -7,8 +7,11 @@ for. The catalog is written last, so that a run that was cut short is finished b
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
+import stat
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -16,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from broker.specgen.catalog import digest, is_catalog
+from broker.specgen.document import without_waiting
 from broker.specgen.texts import one_line
 from config import load
 from config.console.terminal import count
@@ -104,8 +108,11 @@ class Directory:
         return files if isinstance(files, dict) else {}
 
     def _read(self, name: str) -> bytes | None:
+        path = self.path / name
         try:
-            with (self.path / name).open("rb") as file:
+            with open(path, "rb", opener=without_waiting) as file:
+                if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                    raise OSError(errno.EINVAL, "not a regular file", str(path))
                 return file.read(_LARGEST)
         except FileNotFoundError:
             return None

@@ -18,6 +18,7 @@ from broker.specgen.texts import quoted
 from config.routes import MAX_LENGTH, SEGMENT, parse_route
 
 _EXPRESS: Final = re.compile(r"/:[A-Za-z_]\w*", re.ASCII)
+_MARKS: Final = re.compile(r"[{}#?]")
 _BAD_ESCAPE: Final = re.compile(r"%(?![0-9A-Fa-f]{2})")
 #: What a literal in a template may be made of; the rest of the grammar is ``parse_route``'s.
 _LITERAL: Final = frozenset(SEGMENT) - {"*"}
@@ -126,13 +127,14 @@ def _cut(key: str) -> tuple[str, str | None, str | None]:
 
 def _outside(text: str) -> Iterator[tuple[int, str]]:
     depth = 0
-    for place, mark in enumerate(text):
+    for match in _MARKS.finditer(text):
+        mark = match[0]
         if mark == "{":
             depth += 1
         elif mark == "}":
             depth = max(0, depth - 1)
         elif not depth:
-            yield place, mark
+            yield match.start(), mark
 
 
 def _pieces(text: str) -> Iterator[Piece]:

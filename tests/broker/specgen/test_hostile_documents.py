@@ -96,6 +96,7 @@ MERGES = "a0: &a0 {x: 1}\n" + "".join(
         ("{" + ",".join(f'"{number}":[]' for number in range(600_000)) + "}", "openapi.json", "no member `openapi`"),
         (b" " * ((64 << 20) + 1), "openapi.json", "larger than 64 MiB"),
         (api({}, webhooks={"x": {"post": OK}}), "openapi.json", "only webhooks"),
+        (api({f"/a{number}": {} for number in range(1_000_000)}), "openapi.json", "more than 20000 paths"),
     ],
 )
 def test_what_cannot_be_used_ends_in_one_line_and_status_3_within_bounds(tmp_path, document, name, reason):
@@ -330,3 +331,26 @@ def test_a_named_pipe_is_not_waited_for(tmp_path):
     )
     assert done.returncode == 3
     assert b"not a regular file" in done.stderr
+
+
+@pytest.mark.parametrize("name", ["catalog.json", "grants.json", "client.py"])
+@pytest.mark.parametrize("option", ["--force", "--check"])
+def test_what_is_no_file_in_the_directory_is_named_and_left_there(tmp_path, name, option):
+    (tmp_path / "openapi.json").write_text(api({"/a": {"get": OK}}))
+    (tmp_path / "pipe").mkdir()
+    os.mkfifo(tmp_path / "pipe" / name)
+    (tmp_path / "endless").mkdir()
+    (tmp_path / "endless" / name).symlink_to("/dev/zero")
+    for directory in ("pipe", "endless"):
+        done = subprocess.run(
+            [BROKER, "specgen", tmp_path / "openapi.json", "-o", tmp_path / directory, option],
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+            capture_output=True,
+            check=False,
+            timeout=30,
+        )
+        assert (done.returncode, done.stderr.decode()) == (
+            3,
+            f"broker: {tmp_path / directory / name}: not a regular file\n",
+        )
+        assert [path.name for path in (tmp_path / directory).iterdir()] == [name]

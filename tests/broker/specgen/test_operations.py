@@ -424,9 +424,11 @@ def test_the_order_of_the_paths_changes_no_name_and_no_route():
     }
 
 
-def test_a_document_of_far_too_many_operations_or_parameters_is_one_line():
+def test_a_document_of_far_too_many_paths_operations_or_parameters_is_one_line():
+    with pytest.raises(DocumentError, match="more than 20000 paths"):
+        api({f"/a{number}": {} for number in range(20_001)})
     with pytest.raises(DocumentError, match="more than 20000 operations"):
-        api({f"/a{number}": get() for number in range(20_001)})
+        api({f"/a{number}": {"get": OK, "put": OK} for number in range(10_001)})
     many = {"parameters": [query(f"q{number}") for number in range(400)], "get": OK}
     shared = {f"/a{number}": {"$ref": "#/components/pathItems/p"} for number in range(300)}
     with pytest.raises(DocumentError, match="more than 100000 parameters"):
