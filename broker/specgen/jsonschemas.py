@@ -85,7 +85,7 @@ class _Writer:
         if not isinstance(here.schema, Mapping) or here.pointer in inside or len(inside) > self._limits.depth:
             return
         found.append(here)
-        for index, part in enumerate(_list(here.schema, "allOf")[:_MAX_PARTS]):
+        for index, part in enumerate(schemas.listed(here.schema, "allOf")[:_MAX_PARTS]):
             if len(found) < _MAX_PARTS:
                 inner = SchemaAt(part, child(here.pointer, "allOf", index))
                 self._gather(inner, inside | {here.pointer}, found)
@@ -102,7 +102,7 @@ class _Writer:
                 continue
             properties[name] = self.schema(member, depth - 1, above)
         written["properties"] = properties
-        required = {name for part in parts for name in _list(part.schema, "required") if isinstance(name, str)}
+        required = {name for part in parts for name in schemas.listed(part.schema, "required") if isinstance(name, str)}
         if kept := [name for name in properties if name in required]:
             written["required"] = kept
         if left_out:
@@ -124,7 +124,7 @@ class _Writer:
             (child(part.pointer, keyword), alternatives)
             for part in parts
             for keyword in ("oneOf", "anyOf")
-            if (alternatives := _list(part.schema, keyword))
+            if (alternatives := schemas.listed(part.schema, keyword))
         ]
         if not listed:
             return
@@ -151,8 +151,3 @@ def _properties(parts: Sequence[SchemaAt]) -> dict[str, SchemaAt]:
         for name, member in properties.items() if isinstance(properties, Mapping) else ():
             found.setdefault(name, SchemaAt(member, child(part.pointer, "properties", name)))
     return found
-
-
-def _list(schema: Mapping[str, Any], name: str) -> list[Any]:
-    found = schema.get(name)
-    return found if isinstance(found, list) else []

@@ -84,7 +84,7 @@ def required_members(document: Document, at: SchemaAt) -> frozenset[str]:
     return frozenset(
         name
         for schema, _ in _parts(_Look(document), at, alternatives=False)
-        for name in _list(schema, "required")[:_MAX_MEMBERS]
+        for name in listed(schema, "required")[:_MAX_MEMBERS]
         if isinstance(name, str)
     )
 
@@ -98,6 +98,12 @@ def items(document: Document, at: SchemaAt) -> SchemaAt:
     return found
 
 
+def listed(schema: Mapping[str, Any], keyword: str) -> list[Any]:
+    """Return the list that a schema itself has under a keyword, empty when there is none."""
+    found = schema.get(keyword)
+    return found if isinstance(found, list) else []
+
+
 class _Look:
     """One look through a schema: how much more may be looked at, and where it is now."""
 
@@ -109,7 +115,7 @@ class _Look:
 
     def listed(self, schema: Mapping[str, Any], pointer: str, keyword: str) -> list[SchemaAt]:
         """Return the schemas of ``allOf``, ``anyOf`` or ``oneOf``, and ``{}`` for those that are too many."""
-        parts = _list(schema, keyword)
+        parts = listed(schema, keyword)
         found = [SchemaAt(part, child(pointer, keyword, index)) for index, part in enumerate(parts[: self._left])]
         self._left -= len(found)
         self.spend(len(found))
@@ -246,8 +252,3 @@ def _parts(look: _Look, at: SchemaAt, *, alternatives: bool) -> Iterator[_Part]:
 
 def _only_null(schema: Any) -> bool:
     return isinstance(schema, Mapping) and schema.get("type") in ("null", ["null"])
-
-
-def _list(schema: Mapping[str, Any], keyword: str) -> list[Any]:
-    found = schema.get(keyword)
-    return found if isinstance(found, list) else []

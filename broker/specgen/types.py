@@ -137,17 +137,12 @@ def _values(values: tuple[Any, ...]) -> Type:
 def _nullable(schema: Any) -> bool:
     if not isinstance(schema, Mapping):
         return False
-    kinds = schema.get("type")
-    branches = [part for keyword in ("anyOf", "oneOf") for part in _list(schema.get(keyword))]
+    branches = [part for keyword in ("anyOf", "oneOf") for part in schemas.listed(schema, keyword)]
     return (
         schema.get("nullable") is True
-        or "null" in _list(kinds)
+        or "null" in schemas.listed(schema, "type")
         or any(isinstance(part, Mapping) and part.get("type") == "null" for part in branches)
     )
-
-
-def _list(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _last(pointer: str) -> str:
