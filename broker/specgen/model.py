@@ -65,7 +65,6 @@ class Argument:
     required: bool
     schema: SchemaAt
     description: str = ""
-    deprecated: bool = False
     style: Style = "simple"
     explode: bool = False
     shape: Shape = "scalar"

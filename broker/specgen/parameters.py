@@ -213,7 +213,6 @@ class _Reading:
             required=declared.required,
             schema=written.schema,
             description=description if isinstance(description, str) else "",
-            deprecated=declared.node.get("deprecated") is True,
             style=written.style,
             explode=written.explode,
             shape=written.shape,
