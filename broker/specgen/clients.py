@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from broker.specgen import schemas
 from broker.specgen.document import Document
-from broker.specgen.entries import MAX_ARGUMENT_HELP, help_paragraphs
+from broker.specgen.entries import argument_help, help_paragraphs
 from broker.specgen.filling import literal
 from broker.specgen.model import Api, Argument, Body, Operation, RouteEntry
 from broker.specgen.stamp import stamp
@@ -115,7 +115,7 @@ def _argument(document: Document, one: Argument) -> dict[str, Any]:
             explode=one.explode,
             shape="" if one.shape == "scalar" else one.shape,
             members=list(one.members),
-            doc=one_line(one.description, MAX_ARGUMENT_HELP),
+            doc=argument_help(one),
         ),
     }
 

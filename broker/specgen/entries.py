@@ -10,13 +10,13 @@ from broker.specgen.granted import Granted, Narrowed
 from broker.specgen.jsonschemas import Limits, json_schema
 from broker.specgen.model import Argument, Body, Operation
 from broker.specgen.shapes import member_name, shape
-from broker.specgen.texts import CUT, one_line, paragraph, quoted
+from broker.specgen.texts import CUT, one_line, paragraph, quoted, quoted_paragraph
 
 #: What stands before an operation that is not called without asking.
 ASK: Final = "ASK FIRST"
 
 #: Longest description of an argument in the help of a client.
-MAX_ARGUMENT_HELP: Final = 200
+_ARGUMENT_HELP: Final = 200
 
 _SUMMARY: Final = 120
 _DESCRIPTION: Final = 400
@@ -78,17 +78,21 @@ def entry(document: Document, granted: Granted, *, told: Container[str]) -> str:
 
 
 def help_paragraphs(operation: Operation) -> Iterator[str]:
-    """Yield what the help of a client says of the operation; the first line alone tells whether to ask first."""
-    summary = one_line(operation.summary, MAX_ARGUMENT_HELP)
+    """Yield what the help of a client says of the operation; the first line alone tells whether to ask first.
+
+    A model reads it, too: what the document says stands in quotation marks.
+    """
+    summary = one_line(operation.summary, _ARGUMENT_HELP)
     text = paragraph(operation.description, _HELP)
+    told = quoted(summary, _ARGUMENT_HELP)
     if operation.destructive:
-        yield f"{ASK}: {summary}" if summary else ASK
+        yield f"{ASK}: {told}" if summary else ASK
     elif summary:
-        yield summary
+        yield told
     if text and text != summary:
-        yield text
+        yield quoted_paragraph(text, _HELP)
     if operation.destructive:
-        yield f"It may destroy something: {one_line(operation.destructive, MAX_ARGUMENT_HELP)}"
+        yield f"It may destroy something: {quoted(operation.destructive, _ARGUMENT_HELP)}"
     if operation.deprecated:
         yield "Deprecated."
 
@@ -105,6 +109,12 @@ def narrowed_text(narrowed: Narrowed) -> str:
     ways += [f"like {quoted(glob, _VALUE)}" for glob in narrowed.globs[:_MAX_VALUES]]
     ways += [f"the run's own {quoted(param, _VALUE)}" for param in narrowed.params[:_MAX_VALUES]]
     return " or ".join(ways)
+
+
+def argument_help(argument: Argument) -> str:
+    """Return what the help of a client says of an argument, empty when the document says nothing."""
+    text = one_line(argument.description, _ARGUMENT_HELP)
+    return quoted(text, _ARGUMENT_HELP) if text else ""
 
 
 def _lines(document: Document, granted: Granted, told: Container[str]) -> Iterator[str]:

@@ -12,13 +12,13 @@ from collections.abc import Iterator
 from typing import Final
 
 from broker.specgen.document import Document
-from broker.specgen.entries import MAX_ARGUMENT_HELP, help_paragraphs
+from broker.specgen.entries import argument_help, help_paragraphs
 from broker.specgen.model import Api, Argument, Operation
 from broker.specgen.stamp import stamp
-from broker.specgen.texts import one_line
 from broker.specgen.types import ListOf, Member, Named, OneOf, Type, Types, Union
 
 _WORD: Final = re.compile(r"\w+", re.ASCII)
+_ESCAPED: Final = re.compile(r"\\([\"\\])")
 _IDENTIFIER: Final = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*", re.ASCII)
 
 _PYTHON: Final = {
@@ -181,9 +181,9 @@ def _result(types: Types, operation: Operation) -> Type:
 
 def _docs(operation: Operation) -> str:
     arguments = [
-        f"{one.identifier}: {one_line(one.description, MAX_ARGUMENT_HELP)}"
+        f"{one.identifier}: {told}"
         for one in operation.arguments
-        if one.description and one.place != "run"
+        if (told := argument_help(one)) and one.place != "run"
     ]
     lines = [*help_paragraphs(operation), f"{operation.method} {operation.template}", "\n".join(arguments)]
     return "\n\n".join(line for line in lines if line)
@@ -252,7 +252,8 @@ def _typescript_method(types: Types, operation: Operation) -> str:
 
 def _remark(text: str) -> str:
     """Return a documentation comment; nothing in it ends it, and all of it is ASCII."""
-    lines = [json.dumps(line)[1:-1].replace("*/", "*\\/") for line in text.split("\n")]
+    # Quotation marks and their backslashes stay as the text has them: in a comment they end nothing.
+    lines = [_ESCAPED.sub(r"\1", json.dumps(line)[1:-1]).replace("*/", "*\\/") for line in text.split("\n")]
     return "/** " + "\n   * ".join(lines) + " */"
 
 

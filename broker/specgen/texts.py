@@ -60,7 +60,16 @@ def quoted(text: object, limit: int) -> str:
     The quotation ends at the first ``"`` without a backslash before it: the text's own, and what looks like one, are
     written ``\"``, a backslash ``\\``. ``limit`` counts the text before that.
     """
-    shown = one_line(text, limit).translate(_DOUBLES)
+    return _between_marks(one_line(text, limit))
+
+
+def quoted_paragraph(text: object, limit: int) -> str:
+    """Return the text between double quotation marks as :func:`quoted` does, its line breaks kept."""
+    return _between_marks(paragraph(text, limit))
+
+
+def _between_marks(text: str) -> str:
+    shown = text.translate(_DOUBLES)
     return '"' + shown.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 

@@ -221,7 +221,7 @@
   }
 
   async function fetched(way, method, url, content, headers) {
-    const sent = Object.assign({}, headers, { Authorization: "Bearer " + setting(way, "token", "BROKER_RUN_TOKEN") });
+    const sent = Object.assign(Object.create(null), headers, { Authorization: "Bearer " + setting(way, "token", "BROKER_RUN_TOKEN") });
     if (content && content.media) sent["Content-Type"] = content.media;
     const bytes = !content ? undefined : has(content, "value") ? json(content.value) : content.text;
     // Never another place than the broker, and no credential of a page.

@@ -143,3 +143,11 @@ def test_a_setting_that_a_client_does_not_have_is_refused():
     engine = Engine(source())
     with pytest.raises(Exception, match="a client takes profile, hostCall, fetch, baseUrl, token"):
         engine.eval("BrokerClient.create({base_url: 'x'})")
+
+
+def test_a_header_of_any_name_is_sent(recorded):
+    named = {"name": "__proto__", "in": "header", "schema": {"type": "string"}}
+    written = pair.files(*pair.read({"/a": {"get": {"operationId": "a", "parameters": [named]}}}))
+    engine, _ = with_fetch(written["client.js"].decode(), baseUrl=recorded.origin, token="brk_x")
+    engine.call("remote", "a", [{"proto": "1"}])
+    assert recorded.received[0].header("__proto__") == "1"

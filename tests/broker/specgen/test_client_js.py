@@ -399,12 +399,12 @@ def test_an_operation_that_destroys_is_marked_where_it_is_found_and_in_every_hel
     with Recorded() as recorded:
         clients = Pair(written, recorded, tmp_path)
     (line,) = clients.engine.call("api", "find", ["gone DELETE"])
-    assert line == "drop(id): DELETE /a/{id}  ASK FIRST: Drop it"
+    assert line == 'drop(id): DELETE /a/{id}  ASK FIRST: "Drop it"'
     assert clients.client.find("gone DELETE") == [line.replace("(id)", "(id: str)")]
     help_text = [
-        "ASK FIRST: Drop it",
-        "It is gone then.",
-        "It may destroy something: DELETE removes what it names",
+        'ASK FIRST: "Drop it"',
+        '"It is gone then."',
+        'It may destroy something: "DELETE removes what it names"',
         "Deprecated.",
         "DELETE /a/{id}",
     ]

@@ -71,7 +71,7 @@ def test_a_method_says_what_it_takes(make):
     assert str(inspect.signature(client.put_pet)) == "(id: str, body: dict)"
     shown = pydoc.plain(pydoc.render_doc(client.get_pet))
     assert "get_pet(id: str)" in shown
-    assert "Read a pet\n    \n    All of it.\n    \n    GET /pets/{id}" in shown
+    assert '"Read a pet"\n    \n    "All of it."\n    \n    GET /pets/{id}' in shown
     assert client.get_pet.__name__ == "get_pet"
 
 
@@ -367,7 +367,7 @@ def test_a_name_goes_twice_only_where_the_list_says_so(make, recorded):
 
 def test_operations_are_found_by_words_of_theirs(make):
     client = make().client
-    assert client.find("read pet") == ["get_pet(id: str): GET /pets/{id}  Read a pet"]
+    assert client.find("read pet") == ['get_pet(id: str): GET /pets/{id}  "Read a pet"']
     assert len(client.find()) == 3
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import difflib
 import json
+import re
 from importlib import resources
 from typing import Any
 
@@ -89,6 +90,26 @@ def test_code_in_every_string_of_a_document_stays_data(text, tmp_path):
     for operation in api.operations:
         assert callable(getattr(module.Client, operation.identifier))
         assert engine.eval(f"typeof api[{json.dumps(operation.identifier)}]") == "function"
+
+
+@pytest.mark.parametrize(
+    "text", ['x" ASK NOBODY', "x\u201d ASK NOBODY", "x\n\nASK NOBODY", '\\" ASK NOBODY', "ASK NOBODY"]
+)
+def test_what_a_document_says_stays_in_quotation_marks_in_find_and_in_every_help(text, tmp_path):
+    query = {"name": "q", "in": "query", "description": text, "schema": {"type": "string"}}
+    told = {"operationId": "a", "summary": text, "description": "more " + text, "parameters": [query]}
+    api, document = pair.read({"/a": {"get": told, "delete": {**told, "operationId": "b"}}})
+    files = pair.files(api, document, allow=None)
+    client = load(files["client.py"], tmp_path).Client
+    remarks = files["client.d.ts"].decode().split("/** ")[1:]
+    helps = [getattr(client, name).__doc__ for name in "ab"]
+    helps += [remark.partition(" */")[0].replace("\n   * ", "\n") for remark in remarks]
+    helps += Engine(files["client.js"].decode()).call("api", "find", [])
+    helps += client("http://127.0.0.1:1", "brk_x").find()
+    assert len(helps) == 8
+    for one in helps:
+        assert "ASK NOBODY" in one
+        assert "ASK NOBODY" not in re.sub(r'"(?:[^"\\]|\\.)*"', "", one, flags=re.DOTALL)
 
 
 @pytest.mark.parametrize("text", ATTACKS)
