@@ -354,3 +354,15 @@ async def test_a_run_token_in_a_header_reaches_nobody(desk, run):
         answer = await host_call(desk, run, method="GET", path="/v1/items", headers=headers)
         assert json.loads(answer["body"])["code"] == "run-token-misplaced"
     assert desk.data_path.calls == []
+
+
+async def test_a_run_token_that_was_cut_reaches_nobody_either(desk, run):
+    cut = run.run_token[:-1]
+    for more in (
+        {"headers": {"Accept": cut}},
+        {"content_type": f"text/{cut}", "body": ""},
+        {"path": f"/v1/items?a={cut}"},
+    ):
+        answer = await host_call(desk, run, **{"method": "POST", "path": "/v1/items", **more})
+        assert json.loads(answer["body"])["code"] == "run-token-misplaced"
+    assert desk.data_path.calls == []
