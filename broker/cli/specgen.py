@@ -128,9 +128,9 @@ def specgen(
             api = read_api(read, chosen, progress)
         with _usage():
             choices.check_found(chosen, api)
-            named = _options(api, profile, global_name, granting)
+            named = replace(_options(api, profile, global_name, granting), callers=choices.callers(caller or ()))
         with terminal.counting("making clients and texts"):
-            files = generate(read, api, replace(named, callers=caller or (), grants=bool(allow)))
+            files = generate(read, api, replace(named, grants=bool(allow)))
     except DocumentError as error:
         raise CommandError(ExitCode.CONFIGURATION, str(error)) from None
     if emit is not None:

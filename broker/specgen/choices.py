@@ -17,6 +17,7 @@ from broker.specgen.naming import GLOBALS, identifier
 from config.compiling import PROFILE_NAME
 from config.params import compile_pattern
 from config.routes import METHODS, PARAM_NAME, parse_route
+from config.tokenfiles import ID
 
 #: What a run parameter takes unless the operator says less: no text that could end or open another segment.
 DEFAULT_PATTERN: Final = "[A-Za-z0-9._~@+=:-]{1,256}"
@@ -97,6 +98,14 @@ def _is_segment(value: str) -> bool:
         return len(parse_route(f"GET /{value}").segments) == 1 and not set(value) & set("*{}/")
     except ValueError:
         return False
+
+
+def callers(written: Iterable[str]) -> tuple[str, ...]:
+    """Read ``--caller``, each once."""
+    named = tuple(dict.fromkeys(written))
+    if named != ("*",) and not all(ID.fullmatch(one) for one in named):
+        raise ValueError('--caller is an id of letters, digits and . _ @ -, or "*" alone for every caller')
+    return named
 
 
 def profile_name(written: str | None, title: str, origin: str) -> str:

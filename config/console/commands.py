@@ -7,8 +7,10 @@ of the exit statuses of :class:`config.errors.ExitCode`; nothing prints a traceb
 
 from __future__ import annotations
 
+import errno
 import importlib
 import json
+import os
 import sys
 import traceback
 from collections.abc import Mapping
@@ -153,10 +155,26 @@ def run(name: str, summary: str, commands: Mapping[str, tuple[str, str]]) -> NoR
 
     terminal.set_program(name)
     try:
-        typer.main.get_command(app)(prog_name=name)
+        _run(typer.main.get_command(app), name)
     except Exception as error:  # noqa: BLE001 - the last door: everything gets its status here
         sys.exit(_ended(error))
     sys.exit(ExitCode.OK)
+
+
+def _run(program: Any, name: str) -> None:
+    """Run the program and send off what it wrote: later, that it cannot be written would be nobody's to say."""
+    try:
+        program(prog_name=name)
+    finally:
+        try:
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except OSError as error:
+            # What is left would be tried again when the interpreter ends.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            if error.errno != errno.EPIPE:
+                raise
+            sys.exit(ExitCode.UNEXPECTED)  # whoever read has gone, and needs no message
 
 
 def _ended(error: Exception) -> int:
@@ -175,6 +193,9 @@ def _ended(error: Exception) -> int:
     if isinstance(error, ProblemError):
         terminal.say(f"{error.problem.title}: {error.detail} [{error.code}]")
         return problem_status(error.code, error.status)
+    if isinstance(error, OSError) and error.errno == errno.ENOSPC:
+        terminal.say(str(error.strerror))
+        return ExitCode.UNEXPECTED
     # A mistake of ours. Its text may quote what it choked on, so only its kind and its place are shown.
     terminal.say(f"unexpected {type(error).__name__}; please report it with these lines:")
     for line in traceback.format_tb(error.__traceback__)[-6:]:

@@ -133,3 +133,27 @@ def test_a_mistake_of_ours_ends_with_one_and_shows_no_value(console, tmp_path):
     assert (done.returncode, done.stdout) == (1, "")
     assert "RuntimeError" in done.stderr
     assert "minter: unexpected" in done.stderr
+
+
+@pytest.mark.parametrize(("place", "said"), [("/dev/full", "broker: No space left on device\n"), ("pipe", "")])
+@pytest.mark.parametrize("asked", [("--json",), ("--emit", "client.js")])
+def test_what_cannot_be_written_to_stdout_ends_with_one_and_no_traceback(tmp_path, place, said, asked):
+    document = ROOT / "ops/demo/agent-memory.openapi.json"
+    if place == "pipe":
+        reading, writing = os.pipe()
+        os.close(reading)
+    else:
+        writing = os.open(place, os.O_WRONLY)
+    try:
+        done = subprocess.run(
+            [Path(sys.executable).parent / "broker", "specgen", document, *asked],
+            stdout=writing,
+            stderr=subprocess.PIPE,
+            env={"PATH": "/usr/bin:/bin", "HOME": str(tmp_path)},
+            text=True,
+            check=False,
+            timeout=60,
+        )
+    finally:
+        os.close(writing)
+    assert (done.returncode, done.stderr) == (1, said)

@@ -139,3 +139,15 @@ def test_filters_that_leave_nothing_are_refused():
     with pytest.raises(ValueError, match="no operation that is carried passes"):
         choices.check_found(Choices(), api(operations=(), told=(left,)))
     choices.check_found(Choices(), api(operations=(), told=(told("TRACE /pets", "not-carried"),)))
+
+
+def test_callers_are_ids_or_everybody():
+    assert choices.callers(["ana", "ci@build", "ana"]) == ("ana", "ci@build")
+    assert choices.callers(["*"]) == ("*",)
+    assert choices.callers([]) == ()
+
+
+@pytest.mark.parametrize("written", [[""], ["\x1b[31m"], ["a\n"], ["a b"], ["*", "ana"], ['"], "allow": ["']])
+def test_a_caller_that_no_grants_file_takes_is_refused(written):
+    with pytest.raises(ValueError, match="--caller"):
+        choices.callers(written)
