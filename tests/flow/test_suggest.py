@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import stat
 
 import pytest
 
@@ -41,5 +42,10 @@ def test_a_grant_is_narrowed_to_what_its_runs_used(service, api):
     learned = service.root / "state" / "learned.json"
     service.until(learned.exists, "what was learnt is written")
     assert "acme" in learned.read_text()
-    assert "acme" not in service.log("broker")
+    assert stat.S_IMODE(learned.stat().st_mode) == 0o600
+    assert "acme" not in service.log("broker") + service.log("minter")
+    files = [path for path in service.root.rglob("*") if path.is_file()]
+    assert [path for path in files if b"acme" in path.read_bytes()] == [learned]
+    for run in runs:
+        assert b"acme" not in service.caller("GET", f"/v1/runs/{run.run_id}").body
     assert service.run("broker", "specgen", "suggest", "--run", "run_unknown", check=False).returncode == 2
