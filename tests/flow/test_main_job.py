@@ -388,3 +388,35 @@ def test_a_jwt_is_signed_for_the_run_and_never_outlives_it(service, api):
     assert claims["exp"] - time.time() <= 121
     assert claims["iat"] <= time.time() - 9
     assert "GET /v1/items" in json.dumps(claims["authorization_details"])
+
+
+def test_no_header_of_a_host_call_says_more_to_the_api_than_one_of_a_call(started, service, api):
+    run = service.open_run()
+    hostile = [
+        "Authorization",
+        "AUTHORIZATION",
+        "Proxy-Authorization",
+        "Cookie",
+        "Host",
+        "Connection",
+        "Keep-Alive",
+        "TE",
+    ]
+    hostile += ["Transfer-Encoding", "Upgrade", "Trailer", "Expect", "Content-Length", "X-Forwarded-For", "Forwarded"]
+    hostile += [
+        "X-HTTP-Method-Override",
+        "X-Original-URL",
+        "X-API-Key",
+        "Content-Encoding",
+        "Broker-Profile",
+        "__proto__",
+    ]
+    call = {"method": "POST", "path": "/v1/items", "body": {"a": 1}, "headers": dict.fromkeys(hostile, "planted")}
+    call["headers"] |= {"Accept": "text/csv", "Content-Type": "planted"}
+    headers = [("Authorization", f"Bearer {run.token}"), ("Content-Type", "application/json")]
+    assert service.http("POST", "/v1/call", headers=headers, body=json.dumps(call).encode()).json["status"] == 200
+    (received,) = api.received
+    assert not [name for name, value in received.headers if "planted" in value]
+    assert received.header("accept") == "text/csv"
+    assert received.header("authorization") == f"Bearer {CANARY}"
+    assert received.body == b'{"a":1}'
