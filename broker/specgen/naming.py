@@ -37,6 +37,7 @@ _JAVASCRIPT: Final = frozenset(
 #: What the clients use themselves, and what every object of JavaScript has.
 _OURS: Final = frozenset(
     {"self", "client", "body", "headers", "options", "raw", "call", "help", "find", "close", "then", "constructor"}
+    | {"Answer", "Any", "Literal"}  # types of the stubs, which a method of that name would hide
     | {"prototype", "hasOwnProperty", "isPrototypeOf", "propertyIsEnumerable", "toLocaleString", "toString", "valueOf"}
 )
 RESERVED: Final = frozenset(keyword.kwlist) | _JAVASCRIPT | _OURS

@@ -70,7 +70,8 @@ def test_a_type_checker_takes_the_stubs(tmp_path):
         files = python_client(api, read, profile="p", global_name="api", allow=None)
         (tmp_path / f"client{index}.pyi").write_bytes(files["client.pyi"])
     names = {
-        name: op(name, path("id"), body=("application/json", to("Node"))) for name in ("list", "str", "dict", "Node")
+        name: op(name, path("id"), body=("application/json", to("Node")))
+        for name in ("list", "str", "dict", "Node", "Any", "Literal", "Answer")
     }
     document = reading.document(
         paths={
@@ -83,7 +84,8 @@ def test_a_type_checker_takes_the_stubs(tmp_path):
                 }
             }
             for name, one in names.items()
-        },
+        }
+        | {"/last": {"get": op("last")}},
         servers=[{"url": "https://api.test"}],
         components={"schemas": {"Node": NODE}},
     )
