@@ -55,7 +55,7 @@ GLOBALS: Final = frozenset(
     | {"BrokerClient", "Answer", "Any", "CallError", "Callable", "Client", "Iterator", "NamedTuple", "NotAllowedError"}
     | {"RUN", "annotations", "decimal", "difflib", "dt", "enum", "http", "inspect", "json", "math", "os", "re"}
     | {"select", "threading", "unquote", "unquote_to_bytes", "urlsplit", "uuid"}
-    # Python
+    # Python (of the names that are made, which are in small letters, no version since 3.11 has added one)
     | set(dir(builtins))
 )
 
