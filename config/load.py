@@ -208,7 +208,8 @@ def write_atomic(path: Path, data: bytes, *, mode: int = 0o600) -> None:
 
     The owner stays who it was. Errors: ``OSError``, also when this user may not give the file to its owner.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    # Not by the process's id, which comes again in a container: what a killed one left would be in the way for ever.
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
     try:
         with os.fdopen(fd, "wb") as file:

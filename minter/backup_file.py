@@ -10,6 +10,7 @@ import hashlib
 import io
 import os
 import re
+import secrets
 import tarfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -107,7 +108,7 @@ def write(target: Path, manifest: Manifest, paths: dict[str, Path]) -> None:
 @contextmanager
 def _new(path: Path) -> Iterator[tuple[Path, IO[bytes]]]:
     """Open a file that comes to its place when the block ends well; yield where it is until then, and the file."""
-    half = path.with_name(f".{path.name}.{os.getpid()}.half")
+    half = path.with_name(f".{path.name}.{secrets.token_hex(8)}.half")
     fd = os.open(half, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         with os.fdopen(fd, "wb") as file:

@@ -50,3 +50,10 @@ def test_a_file_that_root_replaces_stays_its_owners(tmp_path):
     write_atomic(path, b'{"callers": []}')
     assert (path.stat().st_uid, path.stat().st_gid) == (64901, 64902)
     assert path.read_text() == '{"callers": []}'
+
+
+def test_what_a_killed_process_of_the_same_id_left_is_not_in_the_way(tmp_path):
+    (tmp_path / f".callers.json.{os.getpid()}.tmp").write_text("half")
+    write_atomic(tmp_path / "callers.json", b"{}")
+    write_atomic(tmp_path / "callers.json", b"[]")
+    assert (tmp_path / "callers.json").read_bytes() == b"[]"
