@@ -76,6 +76,7 @@ CONSOLE = "config/console/"
 CONSOLE_USERS = re.compile(
     r"config/console/|(minter|broker)/(cli/|doctor|initdir|admin_client)"
     r"|broker/(exec|explain|reach|supervise|caller_client)\.py"
+    r"|broker/specgen/(outdir|report|summary)\.py"
 )
 
 
