@@ -42,16 +42,19 @@ class Passage(Protocol):
 class PlainPassage:
     """A body as it is."""
 
-    __slots__ = ("_stream",)
+    __slots__ = ("_length", "_stream")
 
-    def __init__(self, stream: Stream) -> None:
-        """Take what masks it."""
+    def __init__(self, stream: Stream, length: int | None) -> None:
+        """Take what masks it, and how long it is where that is known."""
         self._stream = stream
+        self._length = length
 
     def feed(self, call: Call, piece: bytes) -> None:
         """Hand on what may go."""
-        call.count_back(len(piece))
-        call.hand_on(self._stream.feed(piece))
+        size = len(piece)
+        call.count_back(size)
+        # A piece as long as the body is all of it: nothing can follow that a match could go on in.
+        call.hand_on(self._stream.only(piece) if size == self._length else self._stream.feed(piece))
 
     def end(self, call: Call) -> None:
         """Hand on the rest."""
@@ -155,4 +158,4 @@ def scrubbed(
     if answer.bodiless:
         return masked, length, None
     stream = Stream(needles, refuse=refuse)
-    return masked, length, PlainPassage(stream) if decoder is None else OpenedPassage(stream, decoder)
+    return masked, length, PlainPassage(stream, length) if decoder is None else OpenedPassage(stream, decoder)

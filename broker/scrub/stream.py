@@ -52,6 +52,16 @@ class Stream:
         self._spans = [(start - cut, end - cut) for start, end in spans if end > cut]
         return masked(data[:cut], spans)
 
+    def only(self, body: bytes) -> bytes:
+        """Return a whole body as it may go on, nothing held back: it is the only piece there is.
+
+        Errors: as :meth:`feed`.
+        """
+        spans = self._needles.spans(body)
+        if spans and self._refuse:
+            raise ProblemError("credential-reflected")
+        return masked(body, spans) if spans else body
+
     def finish(self) -> bytes:
         """Return the rest."""
         return masked(self._tail, self._spans) if self._spans else self._tail

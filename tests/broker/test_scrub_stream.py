@@ -100,3 +100,14 @@ def test_without_anything_to_look_for_nothing_is_held_back():
     stream = Stream(Needles([]), refuse=False)
     assert stream.feed(b"abc") == b"abc"
     assert stream.finish() == b""
+
+
+def test_a_body_of_one_piece_is_masked_as_one_that_comes_in_pieces_and_waits_for_nothing():
+    for body in (b"", b"a", SECRET, b"a" + SECRET, SECRET + b"\nb", b"x" * 5000 + SECRET + b"y"):
+        stream = Stream(Needles([SECRET]), refuse=False)
+        whole = Stream(Needles([SECRET]), refuse=False)
+        assert whole.only(body) == stream.feed(body) + stream.finish()
+        assert SECRET not in whole.only(body)
+        assert whole.finish() == b""
+    with pytest.raises(ProblemError, match="credential-reflected"):
+        Stream(Needles([SECRET]), refuse=True).only(b"a" + SECRET)
