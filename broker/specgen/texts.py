@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import unicodedata
+from functools import lru_cache
 from typing import Final
 
 #: Ends a text that was cut.
@@ -74,8 +75,12 @@ def _between_marks(text: str) -> str:
 
 
 def _bounded(text: object, limit: int, *, lines: bool) -> str:
-    if not isinstance(text, str) or limit < 1:
-        return ""
+    return _cut(text, limit, lines) if isinstance(text, str) and limit > 0 else ""
+
+
+# The same text is shown in several files, and in those of operations that share it.
+@lru_cache(maxsize=1024)
+def _cut(text: str, limit: int, lines: bool) -> str:  # noqa: FBT001 - of this file
     start = text[: limit * _LOOKED_AT]
     cleaned = _cleaned(start, lines=lines)
     if len(cleaned) <= limit and len(start) == len(text):
